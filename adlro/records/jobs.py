@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adlro.placement import NOWHERE, Placement
+from adlro.records.outcomes import NeighbourTime
 from adlro.records.payloads import ExitStatus, Payload
 
 
@@ -187,6 +188,7 @@ class JobAttempt:
         exit: how its program ended, on a real cluster.
         preempted: it was stopped for another job.
         preempts: the attempts of other jobs that are stopped to make room for it.
+        neighbours: the time beside jobs that shared its GPU and have left it, by kind.
     """
 
     attempt: int
@@ -200,6 +202,7 @@ class JobAttempt:
     exit: ExitStatus | None = None
     preempted: bool = False
     preempts: tuple[AttemptRef, ...] = ()
+    neighbours: tuple[NeighbourTime, ...] = ()
 
     @property
     def gpu_id(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from adlro.records.jobs import JobSpec
+if TYPE_CHECKING:
+    from adlro.records.jobs import JobSpec  # which has neighbours itself
 
 SIZE_LABEL = "batch_size"
 """The label that tells two sizes of one application apart."""

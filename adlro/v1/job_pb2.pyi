@@ -8,6 +8,7 @@ times named *_unix_s are seconds of wall time since 1970.
 
 from adlro.v1 import payload_pb2 as _payload_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
+from adlro.v1 import sharing_pb2 as _sharing_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -509,6 +510,7 @@ class JobAttempt(_message.Message):
     EXIT_FIELD_NUMBER: _builtins.int
     PREEMPTED_FIELD_NUMBER: _builtins.int
     PREEMPTS_FIELD_NUMBER: _builtins.int
+    NEIGHBOURS_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """1, 2, ..."""
     gpu_id: _builtins.str
@@ -539,6 +541,10 @@ class JobAttempt(_message.Message):
     def preempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]:
         """The attempts of other jobs that are stopped to make room for this one."""
 
+    @_builtins.property
+    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[_sharing_pb2.NeighbourTime]:
+        """The time beside jobs that shared its GPU and have left it, by kind; of one that is still there nothing."""
+
     def __init__(
         self,
         *,
@@ -554,10 +560,11 @@ class JobAttempt(_message.Message):
         exit: _payload_pb2.ExitStatus | None = ...,
         preempted: _builtins.bool = ...,
         preempts: _abc.Iterable[Global___AttemptRef] | None = ...,
+        neighbours: _abc.Iterable[_sharing_pb2.NeighbourTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "end_s", b"end_s", "exit", b"exit", "placement", b"placement", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "exit", b"exit", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "outcome", b"outcome", "placement", b"placement", "preempted", b"preempted", "preempts", b"preempts", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_run_s", b"_run_s", "_start_s", b"_start_s", "attempt", b"attempt", "end_s", b"end_s", "excused", b"excused", "exit", b"exit", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "neighbours", b"neighbours", "outcome", b"outcome", "placement", b"placement", "preempted", b"preempted", "preempts", b"preempts", "run_s", b"run_s", "start_s", b"start_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015

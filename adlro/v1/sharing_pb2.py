@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from adlro.vendor.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x64lro/v1/sharing.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"\x90\x03\n\x0f\x41pplicationSize\x12\xbd\x01\n\x0b\x61pplication\x18\x01 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xbc\x01\n\nbatch_size\x18\x02 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\xff\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x64lro/v1/sharing.proto\x12\x08\x61\x64lro.v1\x1a\x1b\x62uf/validate/validate.proto\"\x90\x03\n\x0f\x41pplicationSize\x12\xbd\x01\n\x0b\x61pplication\x18\x01 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\x80\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\x12\xbc\x01\n\nbatch_size\x18\x02 \x01(\tB\xa7\x01\xbaH\xa3\x01r\xa0\x01\x18\xff\x01\x32\x9a\x01^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$\"M\n\rNeighbourTime\x12,\n\tneighbour\x18\x01 \x01(\x0b\x32\x19.adlro.v1.ApplicationSize\x12\x0e\n\x06time_s\x18\x02 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,4 +38,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPLICATIONSIZE'].fields_by_name['batch_size']._serialized_options = b'\272H\243\001r\240\001\030\377\0012\232\001^[^\\p{Cc}\\p{Cf}\\p{Co}\\p{Zl}\\p{Zp}\\x{34f}\\x{115f}\\x{1160}\\x{17b4}\\x{17b5}\\x{2065}\\x{3164}\\x{ffa0}\\x{fff0}-\\x{fff8}\\x{e0000}-\\x{e00ff}\\x{e01f0}-\\x{e0fff}]*$'
   _globals['_APPLICATIONSIZE']._serialized_start=66
   _globals['_APPLICATIONSIZE']._serialized_end=466
+  _globals['_NEIGHBOURTIME']._serialized_start=468
+  _globals['_NEIGHBOURTIME']._serialized_end=545
 # @@protoc_insertion_point(module_scope)

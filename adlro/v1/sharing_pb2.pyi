@@ -43,3 +43,28 @@ class ApplicationSize(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplicationSize: _TypeAlias = ApplicationSize  # noqa: Y015
+
+@_typing.final
+class NeighbourTime(_message.Message):
+    """Part of an attempt's time that its job spent beside another job on its GPU."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEIGHBOUR_FIELD_NUMBER: _builtins.int
+    TIME_S_FIELD_NUMBER: _builtins.int
+    time_s: _builtins.float
+    @_builtins.property
+    def neighbour(self) -> Global___ApplicationSize: ...
+    def __init__(
+        self,
+        *,
+        neighbour: Global___ApplicationSize | None = ...,
+        time_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["neighbour", b"neighbour"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["neighbour", b"neighbour", "time_s", b"time_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NeighbourTime: _TypeAlias = NeighbourTime  # noqa: Y015

@@ -76,31 +76,6 @@ class JobStreamEntry(_message.Message):
 Global___JobStreamEntry: _TypeAlias = JobStreamEntry  # noqa: Y015
 
 @_typing.final
-class NeighbourTime(_message.Message):
-    """Part of an attempt's time that its job spent beside another job on its GPU."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NEIGHBOUR_FIELD_NUMBER: _builtins.int
-    TIME_S_FIELD_NUMBER: _builtins.int
-    time_s: _builtins.float
-    @_builtins.property
-    def neighbour(self) -> _sharing_pb2.ApplicationSize: ...
-    def __init__(
-        self,
-        *,
-        neighbour: _sharing_pb2.ApplicationSize | None = ...,
-        time_s: _builtins.float = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["neighbour", b"neighbour"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["neighbour", b"neighbour", "time_s", b"time_s"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NeighbourTime: _TypeAlias = NeighbourTime  # noqa: Y015
-
-@_typing.final
 class StoppedRun(_message.Message):
     """An earlier attempt of a job: it was stopped for another job, and the next one went on."""
 
@@ -116,14 +91,14 @@ class StoppedRun(_message.Message):
     runtime_s: _builtins.float
     """How long its program ran."""
     @_builtins.property
-    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[Global___NeighbourTime]: ...
+    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[_sharing_pb2.NeighbourTime]: ...
     def __init__(
         self,
         *,
         gpu_model: _builtins.str = ...,
         spread: _builtins.bool = ...,
         runtime_s: _builtins.float = ...,
-        neighbours: _abc.Iterable[Global___NeighbourTime] | None = ...,
+        neighbours: _abc.Iterable[_sharing_pb2.NeighbourTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -177,7 +152,7 @@ class OutcomeStreamEntry(_message.Message):
         """Its earlier attempts that were stopped, in order; the next one went on after a restart. None: it was never stopped."""
 
     @_builtins.property
-    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[Global___NeighbourTime]:
+    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[_sharing_pb2.NeighbourTime]:
         """Of its last attempt; the rest of runtime_s it was alone."""
 
     def __init__(
@@ -195,7 +170,7 @@ class OutcomeStreamEntry(_message.Message):
         placement: _placement_pb2.Placement | None = ...,
         spread: _builtins.bool = ...,
         stopped_runs: _abc.Iterable[Global___StoppedRun] | None = ...,
-        neighbours: _abc.Iterable[Global___NeighbourTime] | None = ...,
+        neighbours: _abc.Iterable[_sharing_pb2.NeighbourTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

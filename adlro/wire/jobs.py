@@ -23,6 +23,7 @@ from adlro.records.jobs import (
 from adlro.v1 import job_pb2
 from adlro.wire.fields import Translation
 from adlro.wire.formats import FORMAT
+from adlro.wire.outcomes import neighbour_time_from_proto, neighbour_time_to_proto
 from adlro.wire.payloads import exit_from_proto, exit_to_proto, payload_from_proto, payload_to_proto
 from adlro.wire.placements import placement_from_proto, placement_to_proto
 
@@ -132,6 +133,7 @@ def job_from_proto(message: job_pb2.Job) -> Job:
                 exit=exit_from_proto(each.exit) if each.HasField("exit") else None,
                 preempted=each.preempted,
                 preempts=tuple(map(attempt_ref_from_proto, preempts)) if (preempts := each.preempts) else (),
+                neighbours=tuple(map(neighbour_time_from_proto, beside)) if (beside := each.neighbours) else (),
             )
             for each in attempts
         )
@@ -184,6 +186,7 @@ def job_to_proto(job: Job) -> job_pb2.Job:
                 exit=None if each.exit is None else exit_to_proto(each.exit),
                 preempted=each.preempted,
                 preempts=[attempt_ref_to_proto(ref) for ref in each.preempts],
+                neighbours=[neighbour_time_to_proto(beside) for beside in each.neighbours],
             )
             for each in job.attempts
         ],

@@ -10,7 +10,7 @@ _APPLICATION_SIZE = Translation(ApplicationSize, sharing_pb2.ApplicationSize)
 application_size_to_proto = _APPLICATION_SIZE.to_proto
 application_size_from_proto = _APPLICATION_SIZE.from_proto
 
-_NEIGHBOUR_TIME = Translation(NeighbourTime, stream_pb2.NeighbourTime)
+_NEIGHBOUR_TIME = Translation(NeighbourTime, sharing_pb2.NeighbourTime)
 neighbour_time_to_proto, neighbour_time_from_proto = _NEIGHBOUR_TIME.to_proto, _NEIGHBOUR_TIME.from_proto
 
 _STOPPED_RUN = Translation(StoppedRun, stream_pb2.StoppedRun)

@@ -11,6 +11,7 @@ import math
 import time
 from typing import Any
 
+import numpy as np
 import redis.asyncio as aioredis
 import structlog
 
@@ -28,7 +29,8 @@ from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.entry import Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.metrics import GpuReading, OrchestratorMetrics, View
-from adlro.services.orchestrator.ports import ClusterPort, RuntimePredictor
+from adlro.services.orchestrator.ports import ClusterPort, Predictor
+from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.session.session import Session, failures
 from adlro.store import JobStore, Move
@@ -69,7 +71,7 @@ class Orchestrator:
         redis: aioredis.Redis,
         store: JobStore,
         cluster: ClusterPort,
-        predictor: RuntimePredictor,
+        predictor: Predictor,
         lease: Lease,
         *,
         choices: Choices,
@@ -83,6 +85,7 @@ class Orchestrator:
         self._store = store
         self._cluster = cluster
         self._predictions = ExpectedRuntimes(predictor, self._on_prediction_fallback)
+        self._pairs = ExpectedPairs(predictor, self._on_prediction_fallback)
         self._lease = lease
         self._max_attempts = max_attempts
         self._min_run_s = min_run_s
@@ -186,6 +189,7 @@ class Orchestrator:
             self._log,
             self._metrics.observe_decision,
             self._min_run_s,
+            self._pairs,
         )
         self._session = session
         self.acting.guard.begin_session()
@@ -342,9 +346,9 @@ class Orchestrator:
         await self._redis.hset(DRAINED, node_id, reason)
         self.acting.drained[node_id] = reason
         session = await self._use_drains()
-        layout, holder = session.ledger.layout, session.ledger.occupancy.holder
-        on_node = layout.gpu_node == layout.node_ids.index(node_id)
-        return [job_id for job_id in holder[on_node] if job_id]
+        layout = session.ledger.layout
+        on_node = np.flatnonzero(layout.gpu_node == layout.node_ids.index(node_id)).tolist()
+        return [entry.job.job_id for entry in session.ledger.holders(on_node)]
 
     async def undrain(self, node_id: str) -> None:
         """Lets jobs start on a node again.

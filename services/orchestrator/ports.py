@@ -134,3 +134,7 @@ class RuntimePredictor(Protocol):
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
         """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its model."""
+
+
+class Predictor(RuntimePredictor, PairPredictor, Protocol):
+    """decompose."""

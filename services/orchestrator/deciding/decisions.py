@@ -51,6 +51,8 @@ class Made:
         reservation: GPUs that are kept free for a job after the decision; None: none.
         preempts: attempts of other jobs that are stopped to make room. The policy gives the GPUs no score then; minus
             the expected duration stands for it.
+        beside: the job whose GPU it shares; empty: none. The same stands for the score then.
+        share: of the chosen GPUs.
         occupancy: the occupancy before the placement.
     """
 
@@ -77,6 +79,8 @@ class Made:
     sets: tuple[ScoredSet, ...] = ()
     reservation: JobReservation | None = None
     preempts: tuple[AttemptRef, ...] = ()
+    beside: str = ""
+    share: float = 1.0
 
     @classmethod
     def now(cls, decision_id: str, entry: Entry, policy: Policy, ledger: Ledger, time_s: float) -> Made:
@@ -96,6 +100,7 @@ class Made:
             occupancy=ledger.occupancy.copy(),
             summary="",
             version=policy.version,
+            share=ledger.share_of(entry.job.spec),
         )
 
     def judged(self, judgement: Judgement, observation: Observation, place: int, **more: Any) -> Made:
@@ -132,11 +137,13 @@ class Made:
         decision_us: float,
         busy_set: ScoredSet | None = None,
         preempts: tuple[AttemptRef, ...] = (),
+        beside: str = "",
     ) -> Made:
         """A copy with a judgement's scores and values, and the chosen GPUs.
 
         Args:
             busy_set: the chosen GPUs, where some are busy; `preempts`: the attempts of jobs that are stopped for that.
+            beside: the job whose GPU it shares; empty: none.
         """
         layout = self.occupancy.layout
         basis = judgement.basis_of(0)
@@ -150,20 +157,25 @@ class Made:
             decision_us=decision_us,
             runner_up=runner_up,
             preempts=preempts,
+            beside=beside,
         )
+        duration_s = float(self.durations_s[gpus[0]])
         if busy_set is not None:
+            duration_s = busy_set.duration_s
             if len(gpus) == 1:
-                scores = made.scores.copy()
-                scores[gpus[0]] = busy_set.score
-                made = replace(made, scores=scores)
+                scores, durations_s = made.scores.copy(), made.durations_s.copy()
+                scores[gpus[0]], durations_s[gpus[0]] = busy_set.score, duration_s
+                made = replace(made, scores=scores, durations_s=durations_s)
             else:
                 made = replace(made, sets=(busy_set, *made.sets))
-        duration_s = made.chosen_set.duration_s if made.chosen_set is not None else float(self.durations_s[gpus[0]])
+        if made.chosen_set is not None:
+            duration_s = made.chosen_set.duration_s
         spread = (
             f", spread over {made.chosen_set.node_count} nodes" if made.chosen_set and made.chosen_set.spread else ""
         )
         summary = (
-            f"{who} starts {self.job_id} on {in_words(layout.placement(gpus))} ({layout.model_of(gpus[0])}){spread}, "
+            f"{who} starts {self.job_id} on {in_words(layout.placement(gpus))} ({layout.model_of(gpus[0])}){spread}"
+            f"{f', which it shares with {beside}' if beside else ''}, "
             f"where {duration_s:.4g} s are expected"
         )
         if preempts:
@@ -185,7 +197,7 @@ class Made:
         return Decision(
             decision_id=self.decision_id,
             job_id=self.job_id,
-            placement=layout.placement(self.chosen),
+            placement=layout.placement(self.chosen, self.share),
             policy=self.policy,
             time_s=self.time_s,
             queue_length=self.queue_length,
@@ -233,8 +245,8 @@ class Made:
         masked: list[MaskedCandidate] = []
         for gpu, gpu_id in enumerate(layout.gpu_ids):
             model = layout.model_of(gpu)
-            stops = gpu == chosen and bool(self.preempts)
-            reason = "" if stops else self.occupancy.mask_reason(self.spec, gpu, self.time_s)
+            was_busy = gpu == chosen and bool(self.preempts or self.beside)
+            reason = "" if was_busy else self.occupancy.mask_reason(self.spec, gpu, self.time_s)
             score = float(self.scores[gpu] if self.values is None else self.values[gpu])
             if gpu == chosen and not np.isfinite(score):
                 # The job went first for its age, and the network has not scored it.

@@ -247,7 +247,7 @@ def _sound(observation: Observation, judgement: Judgement) -> bool:
     scores = judgement.scores
     if scores.shape != observation.table.job.shape:
         return False
-    if judgement.busy and not (judgement.busy.keys() == {0} and may_stop_for(observation, judgement.busy[0])):
+    if judgement.busy and not (judgement.busy.keys() == {0} and may_start_busy(observation, judgement.busy[0])):
         return False
     reserve = judgement.reserve
     if reserve is not None and not (reserve.shape == (1,) and _may_reserve(observation, int(reserve[0]))):
@@ -265,14 +265,37 @@ def _may_reserve(observation: Observation, place: int) -> bool:
     return place == HOLD or (0 <= place < len(waiting) and bool(waiting[place]))
 
 
-def may_stop_for(observation: Observation, start: BusyStart) -> bool:
-    """Whether a waiting job can start on GPUs of one cluster once the jobs there are stopped, and these may be.
+def may_start_busy(observation: Observation, start: BusyStart) -> bool:
+    """Whether a waiting job can start on GPUs of one cluster of which some are busy."""
+    if not 0 <= start.job < observation.job_waiting.shape[1] or not observation.job_waiting[0, start.job]:
+        return False
+    return may_stop_for(observation, start) if start.stops else may_share(observation, start)
 
-    A second job beside the first, on a shared GPU, is no start of this service.
-    """
+
+def may_share(observation: Observation, start: BusyStart) -> bool:
+    """Whether a waiting job can start beside the one that has a part of a GPU."""
+    job, sharing = start.job, observation.sharing
+    if sharing is None or len(start.gpus) != 1 or not 0 <= start.gpus[0] < len(observation.gpu_idle[0]):
+        return False
+    gpu = start.gpus[0]
+    node, model = observation.gpu_node[0, gpu], observation.gpu_model[0, gpu]
+    one, other = sharing.job_family[0, job], sharing.gpu_family[0, gpu]
+    return bool(
+        sharing.job_shareable[0, job]
+        and sharing.gpu_open[0, gpu]
+        and min(sharing.kept[one, other, model], sharing.kept[other, one, model]) > 0.0
+        and observation.job_gpu_memory_mib[0, job] <= sharing.gpu_memory_left_mib[0, gpu]
+        and observation.job_cores[0, job] <= observation.node_cores_free[0, node]
+        and observation.job_memory_mib[0, job] <= observation.node_memory_free_mib[0, node]
+        and np.isfinite(observation.kind_duration_s[0, job, observation.gpu_kind[0, gpu]])
+    )
+
+
+def may_stop_for(observation: Observation, start: BusyStart) -> bool:
+    """Whether a waiting job can start on GPUs of one cluster once the jobs there are stopped, and these may be."""
     job, gpus, stops = start.job, list(start.gpus), observation.preemption
-    waiting, idle = observation.job_waiting[0], observation.gpu_idle[0]
-    if stops is None or not start.stops or not 0 <= job < len(waiting) or not waiting[job]:
+    idle = observation.gpu_idle[0]
+    if stops is None:
         return False
     count = 1 if observation.gangs is None else int(observation.gangs.gpu_count[0, job])
     if len(set(gpus)) != count or len(gpus) != count or not all(0 <= gpu < len(idle) for gpu in gpus):

@@ -46,6 +46,9 @@ class Entry:
     preemptor: Entry | None = None  # whose victim it is
     ceded: tuple[int, ...] = ()  # those of `gpus` that the preemptor has
     stopped_for: str = ""  # the job for which its attempt was to be stopped; stays where that job is gone
+    has_part: bool = False  # its attempt has a part of its GPU, and another job may have the rest
+    mate: Entry | None = None  # the other job on its GPU
+    told: float = 1.0  # the share of its speed that it is expected to keep beside that job; 1: alone
 
     @property
     def gpu_count(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from adlro.records.jobs import AttemptRef, JobState, PendingReason
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.sharing import asks_for_a_part
 from adlro.state.cluster_arrays import IDLE
 
 
@@ -74,29 +75,58 @@ def _check_occupancy(ledger: Ledger) -> None:
     preemptible = {entry.job.job_id for entry, _ in placed if entry.job.spec.preemptible is not None}
     assert preemptible <= ledger._preemptible.keys(), "a job that runs is not among those that may be stopped"
     held = Counter(gpu for _, gpu in placed)
-    assert max(held.values(), default=1) == 1, f"a GPU is held by several: {held}"
+    for gpu, count in held.items():
+        there = [entry for entry, its in placed if its == gpu]
+        parts = count == 2 and all(entry.has_part and entry.mate in there for entry in there)
+        assert count == 1 or parts, f"GPU {gpu} is held by {[entry.job.job_id for entry in there]}"
+    seconds = [entry for entry, _ in placed if ledger.is_second(entry)]
+    _check_shares(ledger, [entry for entry, _ in placed], seconds)
     assert [holder != "" for holder in occupancy.holder] == [gpu in held for gpu in range(len(layout.gpu_ids))]
     cores, memory_mib = layout.node_cores.copy(), layout.node_memory_mib.copy()
     for entry, gpu in placed:
         spec = entry.job.spec
         node = layout.gpu_node[gpu]
+        if entry in seconds:
+            cores[node] -= spec.cpu_cores
+            memory_mib[node] -= spec.memory_mib
+            continue
         assert occupancy.holder[gpu] == entry.job.job_id, f"{occupancy.holder[gpu]} holds {layout.gpu_ids[gpu]}"
-        there = [spec, *(victim.job.spec for victim in entry.victims if gpu in victim.ceded)]
-        assert len(there) <= 2, "two jobs are stopped on one GPU"
+        stopped = [victim for victim in entry.victims if gpu in victim.ceded]
+        assert len(stopped) <= 1 or all(each.has_part for each in stopped), "two jobs are stopped on one GPU"
         assert (occupancy.run[gpu], occupancy.gang[gpu]) == (entry.held[0], len(entry.held))
         assert occupancy.expected_end_s[gpu] == entry.expected_end_s, "its GPUs end at other times"
         assert ledger._since_s[gpu] == entry.since_s, "its GPUs began at other times"
-        assert occupancy.cores_held[gpu] == max(each.cpu_cores for each in there)
-        assert occupancy.memory_held_mib[gpu] == max(each.memory_mib for each in there)
+        of_stopped = sum(each.job.spec.cpu_cores for each in stopped), sum(each.job.spec.memory_mib for each in stopped)
+        assert occupancy.cores_held[gpu] == max(spec.cpu_cores, of_stopped[0])
+        assert occupancy.memory_held_mib[gpu] == max(spec.memory_mib, of_stopped[1])
         assert ledger._holder_user[gpu] == ledger.user_service.number_of(spec.user)
         cores[node] -= occupancy.cores_held[gpu]
         memory_mib[node] -= occupancy.memory_held_mib[gpu]
     assert np.array_equal(cores, occupancy.cores_free), "free cores and what is held do not add up"
     assert np.array_equal(memory_mib, occupancy.memory_free_mib), "free memory and what is held do not add up"
-    assert np.count_nonzero(ledger._holder_user >= 0) == len(placed)
+    assert np.count_nonzero(ledger._holder_user >= 0) == len(placed) - len(seconds)
     idle = [gpu for gpu in range(len(layout.gpu_ids)) if gpu not in held]
     assert (occupancy.run[idle] == IDLE).all(), "an idle GPU has a job"
     assert not occupancy.gang[idle].any(), "an idle GPU has a job"
+
+
+def _check_shares(ledger: Ledger, placed: list[Entry], seconds: list[Entry]) -> None:
+    """Checks the jobs that have parts of GPUs."""
+    parted = [entry for entry in ledger.entries.values() if entry.has_part]
+    assert {id(entry) for entry in ledger._parted.values()} == {id(entry) for entry in parted}
+    for entry in parted:
+        assert entry.job.spec.shareable, f"{entry.job.job_id} has a part of a GPU and may not share one"
+        mate = entry.mate
+        if mate is None:
+            assert entry.told == 1.0, f"{entry.job.job_id} is alone, and expected to be slower"
+            continue
+        assert mate.mate is entry, f"{entry.job.job_id} shares with {mate.job.job_id}, which does not"
+        assert mate.gpus == entry.gpus, f"{entry.job.job_id} and {mate.job.job_id} are on other GPUs"
+        assert 0.0 < entry.told <= 1.0
+        if entry.held and mate.held:
+            assert (entry in seconds) != (mate in seconds), f"both or none of {entry.job.job_id} and its mate are first"
+            memory_mib = entry.job.spec.gpu_memory_mib + mate.job.spec.gpu_memory_mib
+            assert memory_mib <= ledger.layout.gpu_memory_mib[entry.gpus[0]], f"{entry.gpus}: more memory than it has"
 
 
 def _check_queue(ledger: Ledger) -> None:
@@ -119,5 +149,9 @@ def _check_queue(ledger: Ledger) -> None:
         assert (columns.expected_spread_speed[0, row] == entry.spread_speed).all()
         assert (columns.gpu_count[0, row], columns.max_nodes[0, row]) == (spec.gpu_count, spec.max_node_count)
         assert columns.expected_spread[0, row] == entry.spread
+        assert (columns.shareable[0, row], columns.family[0, row]) == (
+            asks_for_a_part(spec),
+            ledger._pairs.family(spec),
+        )
         assert (columns.cores[0, row], columns.memory_mib[0, row]) == (spec.cpu_cores, spec.memory_mib)
         assert (columns.gpu_memory_mib[0, row], columns.priority[0, row]) == (spec.gpu_memory_mib, spec.priority)

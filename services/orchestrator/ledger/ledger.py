@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from adlro.hardware.gang_speeds import spread_speeds
+from adlro.placement import SHARED
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
@@ -19,11 +20,20 @@ from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.preempting import StopRules, attained_s, gpu_figures, share_left
 from adlro.services.orchestrator.ledger.queue_columns import QueueColumns
 from adlro.services.orchestrator.ledger.reflecting import reflected
+from adlro.services.orchestrator.ledger.sharing import (
+    PairTable,
+    asks_for_a_part,
+    expect_alone,
+    expect_together,
+    is_open,
+    shared_duration_s,
+    shares_of,
+)
 from adlro.services.orchestrator.ledger.user_service import UserService
 from adlro.state.gangs import NEVER
 from adlro.state.machines import time_left_s
 from adlro.state.observation import Floats, Ints, Observation
-from adlro.state.scene import Stops, whole_queue
+from adlro.state.scene import Shares, Stops, whole_queue
 
 
 class Ledger:
@@ -34,6 +44,8 @@ class Ledger:
         drained: ids of the drained nodes; a mapping gives the reasons.
         user_service_s: by user, the GPU seconds of ended attempts so far.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
+        shares: the cluster lets two jobs share a GPU.
+        pairs: what such jobs are expected to keep of their speeds.
     """
 
     def __init__(
@@ -42,6 +54,9 @@ class Ledger:
         drained: Iterable[str] = (),
         user_service_s: Mapping[str, float] | None = None,
         min_run_s: float | None = None,
+        *,
+        shares: bool = False,
+        pairs: PairTable | None = None,
     ) -> None:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
@@ -64,6 +79,8 @@ class Ledger:
         self._holder_submit_s: Floats = np.zeros(len(self.layout.gpu_ids))
         self.stop_rules = StopRules(min_run_s)
         self._preemptible: dict[str, Entry] = {}  # of the placed jobs
+        self._parted: dict[str, Entry] = {}  # of these, by job, those that have a part of their GPU
+        self._shares, self._pairs = shares, pairs or PairTable()
         self.set_drained(drained)
 
     # ---- jobs
@@ -179,9 +196,8 @@ class Ledger:
         """Inserts a job into the queue, in the order of `Entry.order`."""
         entry.phase = Phase.QUEUED
         user = self.user_service.number_of(entry.job.spec.user)
-        entry.row = self._columns.add(
-            entry.job.spec, entry.job.submit_s or 0.0, user, entry.expected_s, entry.spread, entry.spread_speed
-        )
+        spec, submit_s, family = entry.job.spec, entry.job.submit_s or 0.0, self._pairs.family(entry.job.spec)
+        entry.row = self._columns.add(spec, submit_s, user, entry.expected_s, entry.spread, entry.spread_speed, family)
         if entry.job.attempts:
             had_s = attained_s(entry.job)
             self._columns.go_on(entry.row, entry.job.resumes, entry.job.remaining_ratio, entry.restart_s, had_s)
@@ -192,11 +208,20 @@ class Ledger:
         self._places.insert(at, place)
         self._rows.insert(at, entry.row)
 
-    def place(self, entry: Entry, gpus: Sequence[int], time_s: float, preempts: Sequence[Entry] = ()) -> None:
+    def share_of(self, spec: JobSpec) -> float:
+        """The share that a job is to have of each of its GPUs."""
+        return SHARED if self._shares and asks_for_a_part(spec) else 1.0
+
+    def place(
+        self, entry: Entry, gpus: Sequence[int], time_s: float, preempts: Sequence[Entry] = (), share: float = 1.0
+    ) -> None:
         """Places a job: it holds the GPUs, cores and memory, and leaves the queue if it was there.
+
+        Where a job has a part of a GPU, and stays, this one has the rest.
 
         Args:
             gpus: all of one model.
+            share: of each of them.
             preempts: the jobs that are stopped to make room; each holds one of these GPUs at least. It keeps its others
                 until it ends, and all its cores and memory: the job holds what it needs beyond these. Where it needs
                 more, less than nothing may be free on a node until then.
@@ -210,16 +235,56 @@ class Ledger:
             self._hold(victim)
         entry.since_s, entry.expected_end_s = time_s, time_s + duration_s
         entry.gpus, entry.victims = gpus, list(preempts)
+        entry.has_part = share < 1.0
+        if entry.has_part:
+            self._put_beside(entry)
+            self._parted[entry.job.job_id] = entry
         self._hold(entry)
         self._leave_queue(entry)
         entry.phase = Phase.PLACED
         if entry.job.spec.preemptible is not None:
             self._preemptible[entry.job.job_id] = entry
 
+    def _put_beside(self, entry: Entry) -> None:
+        """Makes a job, which is about to hold its GPU, the mate of the one that is there, if any."""
+        gpu = entry.gpus[0]
+        other = self.entries.get(self.occupancy.holder[gpu])
+        if other is None or not other.has_part or other.mate is not None:
+            return
+        model, whole_s = int(self.layout.gpu_model[gpu]), self.whole_duration_s(entry, entry.gpus)
+        expect_together(other, entry, self._pairs, model, whole_s)
+        entry.mate, other.mate = other, entry
+        self._tell_end(other)
+
+    def is_second(self, entry: Entry) -> bool:
+        """Whether the arrays of GPUs tell of the other job on its GPU."""
+        mate = entry.mate
+        return mate is not None and bool(entry.held and self.occupancy.holder[entry.held[0]] == mate.job.job_id)
+
+    @property
+    def _seconds(self) -> list[Entry]:
+        """The second jobs on shared GPUs."""
+        return [entry for entry in self._parted.values() if entry.held and self.is_second(entry)]
+
+    def _tell_end(self, entry: Entry) -> None:
+        """Writes the expected end of a job to the GPUs that it holds; the arrays tell of the first of two."""
+        if entry.held and not self.is_second(entry):
+            self.occupancy.expected_end_s[list(entry.held)] = entry.expected_end_s
+
     def _hold(self, entry: Entry) -> None:
         """Gives a placed job what it holds."""
+        if not entry.held:
+            return
+        if self.is_second(entry):
+            self.occupancy.take_beside(entry.held[0], entry.job.spec)
+            return
         held, user = entry.held, self.user_service.number_of(entry.job.spec.user)
-        more = {gpu: victim.job.spec for victim in entry.victims for gpu in victim.ceded}
+        more: dict[int, tuple[int, int]] = {}
+        for victim in entry.victims:
+            spec = victim.job.spec
+            for gpu in victim.ceded:
+                cores, memory_mib = more.get(gpu, (0, 0))
+                more[gpu] = cores + spec.cpu_cores, memory_mib + spec.memory_mib
         self.occupancy.take(held, entry.job.job_id, entry.job.spec, entry.expected_end_s, more)
         for gpu in held:
             self._holder_user[gpu] = user
@@ -227,9 +292,19 @@ class Ledger:
             self._holder_submit_s[gpu] = entry.job.submit_s or 0.0
 
     def _let_go(self, entry: Entry) -> None:
+        if not entry.held:
+            return
+        if self.is_second(entry):
+            self.occupancy.give_back_beside(entry.held[0], entry.job.spec)
+            return
+        mate = entry.mate if entry.mate is not None and entry.mate.held else None
+        if mate is not None:
+            self.occupancy.give_back_beside(mate.held[0], mate.job.spec)
         self.occupancy.give_back(entry.held)
         for gpu in entry.held:
             self._holder_user[gpu] = -1
+        if mate is not None:  # it is the first there now
+            self._hold(mate)
 
     def place_elsewhere(self, entry: Entry) -> None:
         """Marks a job as placed on a GPU that the cluster no longer has: it holds nothing here."""
@@ -239,14 +314,14 @@ class Ledger:
     def runs_since(self, entry: Entry, start_s: float) -> None:
         """Sets the start of a placed job, as reported by the cluster."""
         entry.since_s = start_s
-        for gpu in entry.held:
-            self._since_s[gpu] = start_s
+        if entry.held and not self.is_second(entry):
+            self._since_s[list(entry.held)] = start_s
 
     def program_runs(self, entry: Entry, run_s: float) -> None:
         """The program of a placed job runs since `run_s`: its expected duration counts from there."""
         if entry.gpus:
-            entry.expected_end_s = run_s + self.duration_on_s(entry, entry.gpus)
-            self.occupancy.expected_end_s[list(entry.held)] = entry.expected_end_s
+            entry.expected_end_s = run_s + shared_duration_s(entry, self.whole_duration_s(entry, entry.gpus))
+            self._tell_end(entry)
 
     def share_left(self, entry: Entry, time_s: float) -> float:
         """The share of its work that a placed job has left if it stops now, by what is expected."""
@@ -254,15 +329,35 @@ class Ledger:
             return entry.job.remaining_ratio
         return share_left(entry, time_s, self.whole_duration_s(entry, entry.gpus))
 
-    def release(self, entry: Entry, *, stops_asked: bool = True) -> None:
+    @property
+    def shares(self) -> bool:
+        """Whether two jobs may share a GPU of this cluster."""
+        return self._shares
+
+    def set_pairs(self, pairs: PairTable) -> None:
+        """Sets what jobs are expected to keep beside others from now on; jobs that share a GPU already stay as told."""
+        self._pairs = pairs
+        self.changes += 1
+        for entry in self._waiting:
+            self._columns.jobs.family[0, entry.row] = pairs.family(entry.job.spec)
+
+    def release(self, entry: Entry, time_s: float, *, stops_asked: bool = True) -> None:
         """Releases the resources of a placed job; the entry stays.
 
-        Jobs that were to be stopped for it, and have not ended, have their GPUs again.
+        Jobs that were to be stopped for it, and have not ended, have their GPUs again. The other job on its GPU is
+        alone from now on.
 
         Args:
+            time_s: cluster time of its attempt's end.
             stops_asked: the cluster stops them nevertheless, or may; False: it does not.
         """
         self._let_go(entry)
+        if entry.mate is not None:
+            entry.mate.mate = None
+            expect_alone(entry.mate, time_s)
+            self._tell_end(entry.mate)
+        entry.mate, entry.told, entry.has_part = None, 1.0, False
+        self._parted.pop(entry.job.job_id, None)
         preemptor, victims = entry.preemptor, entry.victims
         entry.gpus, entry.ceded, entry.victims, entry.preemptor, entry.stopped_for = (), (), [], None, ""
         self._preemptible.pop(entry.job.job_id, None)
@@ -277,10 +372,10 @@ class Ledger:
                 victim.stopped_for = ""
             self._hold(victim)
 
-    def forget(self, entry: Entry) -> None:
-        """Removes a final job."""
+    def forget(self, entry: Entry, time_s: float = 0.0) -> None:
+        """Removes a final job; `time_s`: cluster time of its end, if it was placed."""
         self._leave_queue(entry)
-        self.release(entry)
+        self.release(entry, time_s)
         del self.entries[entry.job.job_id]
         entry.phase = Phase.GONE
 
@@ -374,10 +469,16 @@ class Ledger:
         placed = self._preemptible.values()
         return any(entry.job.state is JobState.RUNNING or entry.since_s == time_s for entry in placed)
 
+    @property
+    def can_share_something(self) -> bool:
+        """Whether there is a waiting job, and one has a part of a GPU alone; cheap."""
+        return bool(self._waiting) and any(map(is_open, self._parted.values()))
+
     def holders(self, gpus: Sequence[int]) -> list[Entry]:
-        """The jobs that hold these GPUs, in the order of their lowest GPUs."""
+        """The jobs that hold these GPUs, in the order of their lowest GPUs; of two on one GPU the first goes first."""
         held = {self.occupancy.holder[gpu] for gpu in gpus} - {""}
-        return sorted((self.entries[job_id] for job_id in held), key=lambda entry: entry.gpus)
+        first = sorted((self.entries[job_id] for job_id in held), key=lambda entry: entry.gpus)
+        return [each for entry in first for each in (entry, entry.mate) if each is not None and each.held]
 
     @property
     def hold_allowed(self) -> bool:
@@ -400,6 +501,11 @@ class Ledger:
 
     def _observe(self, time_s: float, rows: Ints, reserved: Ints | None = None) -> Observation:
         held = self._holder_user >= 0
+        users, since_s = self._holder_user[held], self._since_s[held]
+        if seconds := self._seconds:
+            numbers = [self.user_service.number_of(entry.job.spec.user) for entry in seconds]
+            users = np.append(users, numbers)
+            since_s = np.append(since_s, [entry.since_s for entry in seconds])
         return whole_queue(
             self.layout.hardware,
             self.occupancy.scene(time_s, self._since_s),
@@ -407,13 +513,22 @@ class Ledger:
             rows[None],
             np.array([len(rows)]),
             gpu_submit_s=self._holder_submit_s[None],
-            user_service_s=self.user_service.at(time_s, self._holder_user[held], self._since_s[held])[None],
+            user_service_s=self.user_service.at(time_s, users, since_s)[None],
             hold_allowed=np.array([self.hold_allowed]),
             gpu_models=self.layout.gpu_models,
             gpu_gang=self.occupancy.gang[None],
             reserved=reserved,
             stops=self._stops(time_s, rows),
+            shares=self._shared(rows),
         )
+
+    def _shared(self, rows: Ints) -> Shares | None:
+        """What concerns shared GPUs; None: no job that may share one waits or runs."""
+        jobs = self._columns.jobs
+        if not self._shares or not (self._parted or jobs.shareable[0, rows].any()):
+            return None
+        placed = [(entry, self.is_second(entry)) for entry in self._parted.values() if entry.held]
+        return shares_of(self.layout, self._pairs, placed, jobs.shareable[0, rows], jobs.family[0, rows])
 
     def _stops(self, time_s: float, rows: Ints) -> Stops | None:
         """What concerns jobs that may be stopped, and have been, for some rows of the queue; None: there are none."""
@@ -423,6 +538,7 @@ class Ledger:
         figures = gpu_figures(
             self.stop_rules,
             self._preemptible.values(),
+            self._seconds,
             np.where(self.occupancy.idle, 0.0, self.occupancy.gang * (time_s - self._since_s)),
             time_s,
         )
@@ -442,14 +558,14 @@ class Ledger:
 
         The arguments are those of `reflect`, and the jobs of the rows before.
         """
-        if observation.preemption is not None or self._preemptible:
+        if observation.preemption is not None or self._preemptible or observation.sharing is not None or self._parted:
             return self.observe(float(observation.time_s[0])), self.queued()
         return self.reflect(observation, job, gpus), queue
 
     def reflect(self, observation: Observation, job: int, gpus: Sequence[int]) -> Observation:
         """The observation of this ledger after a placement of the observation's job; the job stays as padding.
 
-        No job may be stopped, or has been: these figures are not brought up to date.
+        No job may be stopped, or has been, and none shares a GPU: these figures are not brought up to date.
 
         Args:
             job: its place in the observation.

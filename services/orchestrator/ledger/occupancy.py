@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adlro.placement import Placement, Resource, shortage
+from adlro.placement import GpuShare, Placement, Resource, shortage
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec
 from adlro.state.cluster_arrays import IDLE, hardware_of
@@ -53,9 +53,9 @@ class Layout:
         """A GPU's model name."""
         return self.gpu_models[int(self.gpu_model[gpu])]
 
-    def placement(self, gpus: Sequence[int]) -> Placement:
-        """All of each of these GPUs."""
-        return Placement.on(*(self.gpu_ids[gpu] for gpu in gpus))
+    def placement(self, gpus: Sequence[int], share: float = 1.0) -> Placement:
+        """All of each of these GPUs, or a share of each."""
+        return Placement(tuple(GpuShare(self.gpu_ids[gpu], share) for gpu in gpus))
 
     def packed_nodes(self, spec: JobSpec) -> Ints:
         """(K,) nodes of a packed set of each model for the job; NEVER: the model can never hold it."""
@@ -91,7 +91,7 @@ class Occupancy:
     """The resources held at one moment.
 
     Attributes:
-        holder: (G,) id of the job that holds the GPU; "" for an idle one.
+        holder: (G,) id of the job that holds the GPU, of two the first; "" for an idle one. So of all that follows.
         idle: (G,) whether no job holds the GPU.
         run: (G,) the lowest GPU of the job that holds the GPU: equal numbers, one job; IDLE for an idle GPU.
         gang: (G,) number of GPUs of that job; 0 for an idle GPU.
@@ -167,7 +167,7 @@ class Occupancy:
         job_id: str,
         spec: JobSpec,
         expected_end_s: float,
-        more: Mapping[int, JobSpec] | None = None,
+        more: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Gives GPUs to a job, and with each GPU cores and memory of its node.
 
@@ -176,8 +176,8 @@ class Occupancy:
             job_id: the job.
             spec: its requirements.
             expected_end_s: cluster time of its expected end.
-            more: by GPU, the requirements of the job whose end it waits for there: until then both are held, at most
-                what the greater of them needs.
+            more: by GPU, the cores and memory of the jobs whose ends it waits for there: until then these or its own
+                are held, whichever is more.
 
         Raises:
             AssertionError: a job holds one of the GPUs; nothing has changed.
@@ -191,9 +191,9 @@ class Occupancy:
             self.run[gpu] = gpus[0]
             self.gang[gpu] = len(gpus)
             self.expected_end_s[gpu] = expected_end_s
-            before = more.get(gpu, spec) if more else spec
-            self.cores_held[gpu] = max(spec.cpu_cores, before.cpu_cores)
-            self.memory_held_mib[gpu] = max(spec.memory_mib, before.memory_mib)
+            cores, memory_mib = more.get(gpu, (0, 0)) if more else (0, 0)
+            self.cores_held[gpu] = max(spec.cpu_cores, cores)
+            self.memory_held_mib[gpu] = max(spec.memory_mib, memory_mib)
             self.cores_free[self.layout.gpu_node[gpu]] -= self.cores_held[gpu]
             self.memory_free_mib[self.layout.gpu_node[gpu]] -= self.memory_held_mib[gpu]
 
@@ -208,6 +208,16 @@ class Occupancy:
             self.gang[gpu] = 0
             self.cores_held[gpu] = 0
             self.memory_held_mib[gpu] = 0
+
+    def take_beside(self, gpu: int, spec: JobSpec) -> None:
+        """Gives cores and memory to a job that has the rest of a busy GPU; the arrays of GPUs tell of the first job."""
+        self.cores_free[self.layout.gpu_node[gpu]] -= spec.cpu_cores
+        self.memory_free_mib[self.layout.gpu_node[gpu]] -= spec.memory_mib
+
+    def give_back_beside(self, gpu: int, spec: JobSpec) -> None:
+        """Takes them from it again."""
+        self.cores_free[self.layout.gpu_node[gpu]] += spec.cpu_cores
+        self.memory_free_mib[self.layout.gpu_node[gpu]] += spec.memory_mib
 
     @property
     def usable(self) -> Bools:

@@ -21,7 +21,7 @@ def _run(ledger: Ledger, job: Job, attempt: JobAttempt) -> StoppedRun:
     assert began_s is not None
     runtime_s = max(0.0, (attempt.end_s or began_s) - began_s)
     if len(attempt.placement.gpus) <= 1:
-        return StoppedRun(attempt.gpu_model, runtime_s)
+        return StoppedRun(attempt.gpu_model, runtime_s, neighbours=attempt.neighbours)
     number_of = ledger.layout.gpu_number
     gpus = [number_of[gpu_id] for gpu_id in attempt.placement.gpu_ids if gpu_id in number_of]
     if len(gpus) < len(attempt.placement.gpus):

@@ -61,23 +61,34 @@ class GpuFigures:
     attained_s: Floats
 
 
-def gpu_figures(rules: StopRules, entries: Iterable[Entry], elapsed_s: Floats, time_s: float) -> GpuFigures:
+def gpu_figures(
+    rules: StopRules, entries: Iterable[Entry], seconds: Sequence[Entry], elapsed_s: Floats, time_s: float
+) -> GpuFigures:
     """The figures of the GPUs.
 
     Args:
         rules: which jobs may be stopped.
         entries: the placed jobs that are preemptible.
-        elapsed_s: (G,) GPU time of the present attempt of the job on each GPU; 0 where none runs.
+        seconds: the second jobs on shared GPUs, preemptible or not.
+        elapsed_s: (G,) GPU time of the present attempt of the (first) job on each GPU; 0 where none runs.
         time_s: the present cluster time.
     """
     # Lists: so many single numbers are set in less time there than in arrays.
     count, had_s = len(elapsed_s), elapsed_s.tolist()
     stoppable, restart_s = [False] * count, [0.0] * count
+    second = {id(entry) for entry in seconds}
     for entry in entries:
+        if id(entry) in second:
+            continue
         may, before_s = rules.may_stop(entry, time_s), attained_s(entry.job) if entry.job.attempt_count > 1 else 0.0
         for gpu in entry.held:
             stoppable[gpu], restart_s[gpu] = may, entry.restart_cost_s
             had_s[gpu] += before_s
+    for entry in seconds:
+        gpu = entry.held[0]
+        stoppable[gpu] = stoppable[gpu] and rules.may_stop(entry, time_s)
+        restart_s[gpu] += entry.restart_cost_s
+        had_s[gpu] += attained_s(entry.job) + (time_s - entry.since_s)
     return GpuFigures(np.array(stoppable), np.array(restart_s), np.array(had_s))
 
 
@@ -107,7 +118,7 @@ def share_left(entry: Entry, time_s: float, whole_s: float) -> float:
     job, costs = entry.job, entry.job.spec.preemptible
     if costs is None or not whole_s > 0.0:
         return job.remaining_ratio
-    left_s = expected_rest_s(time_s, entry.since_s, entry.expected_end_s)
+    left_s = expected_rest_s(time_s, entry.since_s, entry.expected_end_s) * entry.told
     return min(job.remaining_ratio, max((left_s + costs.lost_s) / whole_s, LEAST_SHARE))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from adlro.records.jobs import JobSpec
+from adlro.services.orchestrator.ledger.sharing import asks_for_a_part
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
 from adlro.state.observation import Bools, Floats
 
@@ -39,6 +40,7 @@ class QueueColumns:
         expected_s: Floats,
         spread: float = 0.0,
         spread_speed: Floats | float = 1.0,
+        family: int = 0,
     ) -> int:
         """Adds a job.
 
@@ -48,6 +50,7 @@ class QueueColumns:
             expected_s: (K,) expected duration on each GPU model.
             spread: uncertainty of expected_s: standard deviation of ln(true / expected).
             spread_speed: (K,) expected speed on a spread set of GPUs, relative to a packed one.
+            family: its row in the table of kept shares.
 
         Returns:
             Its row.
@@ -67,6 +70,8 @@ class QueueColumns:
         jobs.job_type[0, row] = int(spec.job_type)
         jobs.priority[0, row] = spec.priority
         jobs.user[0, row] = user
+        jobs.shareable[0, row] = asks_for_a_part(spec)
+        jobs.family[0, row] = family
         self.go_on(row, False, 1.0, 0.0, 0.0)
         return row
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from adlro.records.jobs import Job, JobState
+from adlro.records.outcomes import ApplicationSize, NeighbourTime
 from adlro.records.payloads import ExitStatus
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.outcomes import stopped_runs
+from adlro.services.orchestrator.ledger.sharing import time_beside_s
 from adlro.store import Move, Outcome
 
 
@@ -39,6 +41,7 @@ class RecordChanges:
         outcome = None
         runtime_s = job.runtime_s
         # Of several GPUs that have left the cluster nobody knows whether they were on more nodes than needed.
+        job = self._leave_mate(entry, job)
         if learn and runtime_s is not None and (entry.gpus or job.spec.gpu_count == 1):
             spread = bool(entry.gpus) and self.ledger.is_spread(job.spec, entry.gpus)
             outcome = Outcome(
@@ -47,9 +50,10 @@ class RecordChanges:
                 self.ledger.layout.cluster.name,
                 spread,
                 stopped_runs(self.ledger, job),
+                job.attempts[-1].neighbours,
             )
         self.record(entry, job, outcome)
-        self.ledger.forget(entry)
+        self.ledger.forget(entry, _end_s(job))
 
     def lose(
         self,
@@ -138,12 +142,33 @@ class RecordChanges:
         user_service_s = self.ledger.user_service.add(job.spec.user, took_s) if took_s else None
         self.moves.append(Move(job, version, outcome, user_service_s))
 
+    def _leave_mate(self, entry: Entry, job: Job) -> Job:
+        """The record of a job whose attempt ends, with the time beside the other job on its GPU; that one gets it too.
+
+        It is written now, since nobody knows it once the records of both are final.
+        """
+        mate = entry.mate
+        if mate is None:
+            return job
+        time_s = time_beside_s(entry, mate, _end_s(job))
+        if time_s > 0.0:
+            kind, mates = ApplicationSize.of(job.spec), ApplicationSize.of(mate.job.spec)
+            self.record(mate, transitions.was_beside(mate.job, NeighbourTime(kind, time_s)))
+            job = transitions.was_beside(job, NeighbourTime(mates, time_s))
+        return job
+
     def _put_back(self, entry: Entry, job: Job, *, paused: bool = False, stops_asked: bool = True) -> None:
-        self.record(entry, job)
-        self.ledger.release(entry, stops_asked=stops_asked)
+        self.record(entry, self._leave_mate(entry, job))
+        self.ledger.release(entry, _end_s(job), stops_asked=stops_asked)
         if job.state.final:
             self.ledger.forget(entry)
         elif paused:
             entry.phase = Phase.PAUSED
         else:
             self.ledger.enqueue(entry)
+
+
+def _end_s(job: Job) -> float:
+    """Cluster time of the end of a job's last attempt, which has ended; 0 without an attempt."""
+    end_s = job.attempts[-1].end_s if job.attempts else None
+    return 0.0 if end_s is None else end_s

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from adlro.placement import NOWHERE, Placement
 from adlro.records.jobs import AttemptRef, Job, JobAttempt, JobReservation, JobState, PendingReason
+from adlro.records.outcomes import ApplicationSize, NeighbourTime
 from adlro.records.payloads import ExitStatus
 
 _REFUSED = "refused by the cluster: "
@@ -18,6 +19,8 @@ _GIVEN_UP = "given up: "
 _GPUS_NAMED = 8  # at most, in a message,
 _JOBS_NAMED = 4  # and so many jobs
 _PREEMPTED = "preempted"
+_NEIGHBOURS_KEPT = 64
+"""Kinds of neighbours that an attempt's record names; all others count as one, of no stated application."""
 _RUNS_ON = "its end was asked for, but this cluster can't end what runs: it ends by itself"
 
 
@@ -167,6 +170,18 @@ def preempted(job: Job, end_s: float, why: str, remaining_ratio: float, exit_sta
     if job.cancel_requested:
         return _final(ended, JobState.CANCELLED, "cancelled on request")
     return _for_another(ended, preempted_message(ended))
+
+
+def was_beside(job: Job, neighbour: NeighbourTime) -> Job:
+    """Its last attempt has run beside another job on its GPU; times beside jobs of one kind are added up."""
+    last = job.attempts[-1]
+    known = {each.neighbour: each.time_s for each in last.neighbours}
+    kind = neighbour.neighbour
+    if kind not in known and len(known) >= _NEIGHBOURS_KEPT:
+        kind = ApplicationSize("")
+    known[kind] = known.get(kind, 0.0) + neighbour.time_s
+    beside = tuple(NeighbourTime(kind, time_s) for kind, time_s in known.items())
+    return replace(job, attempts=(*job.attempts[:-1], replace(last, neighbours=beside)))
 
 
 def preempted_message(job: Job) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from adlro.records.events import ClusterDescription
 from adlro.records.jobs import Job, JobSpec
+from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import Expected, ExpectedRuntimes, declared
 from adlro.services.orchestrator.session.reconcile import Reconciled, begin, is_launched, newest_time_s, settle, take
 from adlro.store import Cursor, JobStore, sequence_of
@@ -53,6 +54,7 @@ async def load(
     drained: Iterable[str],
     max_attempts: int,
     min_run_s: float | None = None,
+    pairs: ExpectedPairs | None = None,
 ) -> Loaded:
     """Reads every record that is not final, and reconciles it with the cluster.
 
@@ -63,9 +65,10 @@ async def load(
         drained: ids of the drained nodes.
         max_attempts: lost attempts after which a job fails.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
+        pairs: what jobs that share a GPU are expected to keep of their speeds; None: none is to share one.
     """
     with _without_collections():
-        return await _load(store, predictions, description, drained, max_attempts, min_run_s)
+        return await _load(store, predictions, description, drained, max_attempts, min_run_s, pairs)
 
 
 @contextlib.contextmanager
@@ -90,6 +93,7 @@ async def _load(
     drained: Iterable[str],
     max_attempts: int,
     min_run_s: float | None = None,
+    pairs: ExpectedPairs | None = None,
 ) -> Loaded:
     # Read before the records: the session follows changes that come while it reads them.
     job_revision = await store.revision()
@@ -102,7 +106,11 @@ async def _load(
         questions.put_nowait([])
     answers = iter(asking.result())
     known_s = max((newest_time_s(job) for _, job, _ in read.records), default=0.0)
-    found = begin(description, cursor, known_s, drained, max_attempts, user_service_s, min_run_s)
+    table = None
+    if pairs is not None:
+        await pairs.meet((job.spec for _, job, _ in read.records), models)
+        table = pairs.table
+    found = begin(description, cursor, known_s, drained, max_attempts, user_service_s, min_run_s, table)
     generation = predictions.generation
     for number, (version, job, said) in enumerate(read.records, start=1):
         if not number % RECONCILED_AT_ONCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
+from adlro.services.orchestrator.ledger.sharing import PairTable
 from adlro.services.orchestrator.runtimes.predictions import Expected
 from adlro.store import Cursor
 
@@ -33,6 +35,7 @@ class Reconciled:
         begins: jobs whose begin time is in the future.
         arriving: jobs that no session has taken up: (record, version, expected).
         preempting: launched jobs for which others were stopped; `settle` places them, by job.
+        parted: launched jobs that have a part of their GPU; `settle` places them before, in the order of their starts.
         reserved_job_id, reserved_since_s: the job that GPUs are kept free for, if it still waits; empty: none.
     """
 
@@ -47,6 +50,7 @@ class Reconciled:
     begins: list[Entry] = field(default_factory=list)
     arriving: list[tuple[Job, int, Expected]] = field(default_factory=list)
     preempting: dict[str, tuple[Entry, RunningJob | None]] = field(default_factory=dict)
+    parted: list[tuple[Entry, RunningJob | None]] = field(default_factory=list)
     reserved_job_id: str = ""
     reserved_since_s: float = 0.0
 
@@ -59,6 +63,7 @@ def begin(
     max_attempts: int,
     user_service_s: Mapping[str, float],
     min_run_s: float | None = None,
+    pairs: PairTable | None = None,
 ) -> Reconciled:
     """A ledger of the cluster without jobs.
 
@@ -72,12 +77,15 @@ def begin(
         max_attempts: lost attempts after which a job fails.
         user_service_s: by user, the GPU seconds of ended attempts so far.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
+        pairs: what jobs that share a GPU are expected to keep of their speeds.
     """
     can = description.capabilities
     if can is None or not can.preemption:
         min_run_s = None
+    shares = can is not None and can.shares
     reasons = {each.gpu_id: each.reason for each in description.gpu_conditions}
-    record_changes = RecordChanges(Ledger(description.cluster, drained, user_service_s, min_run_s), max_attempts)
+    ledger = Ledger(description.cluster, drained, user_service_s, min_run_s, shares=shares, pairs=pairs)
+    record_changes = RecordChanges(ledger, max_attempts)
     record_changes.ledger.set_lost({each: reasons.get(each, "") for each in description.lost_gpu_ids}, True)
     runs = {(each.job_id, each.attempt): each for each in description.running}
     same = (
@@ -142,6 +150,8 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
         running = runs.pop((job.job_id, job.attempt_count), None)
         if job.attempts[-1].preempts:
             found.preempting[job.job_id] = (entry, running)
+        elif any(each.share < 1.0 for each in job.placement.gpus):
+            found.parted.append((entry, running))
         else:
             _reconcile_launched(found, entry, running)
     elif job.submit_s is not None and job.submit_s > found.now_s:
@@ -153,7 +163,10 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
 
 
 def settle(found: Reconciled) -> None:
-    """Places the jobs for which others were stopped: some of these others may not have ended."""
+    """Places the jobs that share GPUs, and those for which others were stopped: some of these may not have ended."""
+    for entry, running in sorted(found.parted, key=lambda pair: _start_s(pair[0].job)):
+        _reconcile_launched(found, entry, running)
+    found.parted.clear()
     for job_id in list(found.preempting):
         _settle(found, job_id)
 
@@ -189,7 +202,8 @@ def _reconcile_launched(
         record_changes.lose(entry, f"{left[0]} is no longer part of the cluster", found.now_s, excused=True)
         return
     gpus = [gpu_number[gpu_id] for gpu_id in job.placement.gpu_ids]
-    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s, victims)
+    share = min(each.share for each in job.placement.gpus)
+    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s, victims, share)
     if (run_s := job.attempts[-1].run_s) is not None:
         record_changes.ledger.program_runs(entry, run_s)
     if found.same:
@@ -204,3 +218,8 @@ def _reconcile_launched(
     elif job.state is JobState.PENDING:
         record_changes.record(entry, transitions.started(job, running.start_s))
         record_changes.ledger.runs_since(entry, running.start_s)
+
+
+def _start_s(job: Job) -> float:
+    """Cluster time of a launched job's start; inf before it."""
+    return math.inf if job.start_s is None else job.start_s

@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from adlro.errors import Conflict, Stale, Unavailable, Unsupported
-from adlro.records.events import Clock, ClusterDescription, EventBatch
+from adlro.records.events import Clock, ClockMode, ClusterDescription, EventBatch
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.sharing import PairTable
 from adlro.services.orchestrator.ports import ClusterPort
+from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
 from adlro.services.orchestrator.session.calls import launch, stop
@@ -35,6 +37,8 @@ from adlro.store import JobChange, JobStore, sequence_of
 
 # Seconds between two requests to decompose for the GPUs that are slower than their model.
 GPU_SPEEDS_S = 1.0
+# Seconds between two requests to decompose for what jobs keep of their speeds beside others.
+PAIRS_S = 10.0
 # Seconds after which the core's work yields to the event loop.
 SLICE_S = 0.005
 
@@ -52,6 +56,7 @@ class Session:
         log: a structlog logger.
         on_decision: called with each policy call's duration in seconds.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
+        pairs: what jobs that share a GPU are expected to keep of their speeds; None: none is to share one.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Session:
         log: structlog.typing.FilteringBoundLogger,
         on_decision: Callable[[float], None] = lambda _: None,
         min_run_s: float | None = None,
+        pairs: ExpectedPairs | None = None,
     ) -> None:
         self.acting = acting
         self.token = token
@@ -76,6 +82,7 @@ class Session:
         self._predictions = predictions
         self._max_attempts = max_attempts
         self._min_run_s = min_run_s
+        self._pairs = pairs
         self._log = log
         self._on_decision = on_decision
         self._policy = acting.policy  # the policy that the core knows
@@ -117,8 +124,17 @@ class Session:
         """
         description = await self._cluster.describe()
         await self._refuse_spent_token(description)
+        can = description.capabilities
+        if can is None or not can.shares:
+            self._pairs = None
         loaded = await load(
-            self._store, self._predictions, description, self.acting.drained, self._max_attempts, self._min_run_s
+            self._store,
+            self._predictions,
+            description,
+            self.acting.drained,
+            self._max_attempts,
+            self._min_run_s,
+            self._pairs,
         )
         self.unreadable_count = loaded.unreadable_count
         clock = description.clock if loaded.found.same else await self._catch_up(description, loaded.found.now_s)
@@ -139,6 +155,8 @@ class Session:
                 group.create_task(self._follow_jobs(loaded.job_revision, loaded.newest), name="follow jobs")
                 del loaded  # its parts are handed over: the first records would be kept as long as the session
                 group.create_task(self._follow_gpu_speeds(), name="follow GPU speeds")
+                if self._pairs is not None:
+                    group.create_task(self._follow_pairs(self._pairs), name="follow pairs")
                 group.create_task(self._act(), name="act")
                 self.ready.set()
         finally:
@@ -220,7 +238,10 @@ class Session:
                 if event.change is JobChange.SUBMITTED and sequence_of(event.job.job_id) > newest
             ]
             if new:
-                expected = await self._predictions.predict([job.spec for job in new], self.ledger.layout.gpu_models)
+                specs, models = [job.spec for job in new], self.ledger.layout.gpu_models
+                expected = await self._predictions.predict(specs, models)
+                if self._pairs is not None:
+                    self._use_pairs(await self._pairs.meet(specs, models))
                 jobs = [(job, 0, row) for job, row in zip(new, expected, strict=True)]
                 self._inbox.put_nowait(inputs.Arrived(jobs, self._predictions.standing))
             for event in events:
@@ -234,6 +255,22 @@ class Session:
             if speed_of is not None:
                 self.core.step(inputs.SpeedsChanged(speed_of), time.monotonic())
             await asyncio.sleep(GPU_SPEEDS_S)
+
+    async def _follow_pairs(self, pairs: ExpectedPairs) -> None:
+        """Follows what decompose has learned of jobs that share a GPU.
+
+        Not on a virtual clock: there the moment of an answer would decide how a list of jobs runs. So pairs are asked
+        for as jobs arrive.
+        """
+        while True:
+            await asyncio.sleep(PAIRS_S)
+            clock = self.acting.clock
+            if clock is not None and clock.mode is not ClockMode.VIRTUAL:
+                self._use_pairs(await pairs.refresh())
+
+    def _use_pairs(self, table: PairTable | None) -> None:
+        if table is not None:
+            self.core.step(inputs.PairsChanged(table), time.monotonic())
 
     # ---- effects
 

@@ -130,7 +130,7 @@ def test_users_have_had_what_ended_and_what_runs(cluster: Cluster) -> None:
     assert ledger.observe(22.0).job_user_service_s[0].tolist() == [3.0, 100.0, 0.0, 3.0]
     ledger.runs_since(other, 21.5)
     assert ledger.observe(22.0).job_user_service_s[0].tolist() == [2.5, 100.0, 0.0, 2.5]
-    ledger.release(running)
+    ledger.release(running, 0.0)
     assert ledger.user_service.add("ann", 3.0) == 3.0
     assert ledger.observe(23.0).job_user_service_s[0].tolist() == [4.5, 100.0, 0.0, 4.5]
 

@@ -175,6 +175,8 @@ class Core:
                 self.ledger.set_drained(nodes)
             case inputs.SpeedsChanged(speed_of):
                 self._expectations.gpu_speeds = speed_of
+            case inputs.PairsChanged(pairs):
+                self.ledger.set_pairs(pairs)
             case inputs.AskAgain():
                 self._state.holding.ask_again()
 

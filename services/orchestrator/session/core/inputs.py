@@ -14,6 +14,7 @@ from adlro.decide.policies.base import Judgement, Policy
 from adlro.records.decisions import DecisionBasis
 from adlro.records.events import AttemptState, EventBatch
 from adlro.records.jobs import Job
+from adlro.services.orchestrator.ledger.sharing import PairTable
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
 from adlro.services.orchestrator.runtimes.refresh import RuntimesPredicted
 
@@ -196,11 +197,18 @@ class SpeedsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PairsChanged:
+    """What jobs that share a GPU are expected to keep of their speeds from now on."""
+
+    pairs: PairTable
+
+
+@dataclass(frozen=True, slots=True)
 class AskAgain:
     """Requests a new round of decisions, for a reason other than an event of the cluster."""
 
 
-AnyTime = PolicyChanged | Drained | SpeedsChanged | AskAgain
+AnyTime = PolicyChanged | Drained | SpeedsChanged | PairsChanged | AskAgain
 ANSWERS = (Written, WokenAt, Judged, RuntimesPredicted, Stopped, LogEnds, Continue)
-ANY_TIME = (PolicyChanged, Drained, SpeedsChanged, AskAgain)
+ANY_TIME = (PolicyChanged, Drained, SpeedsChanged, PairsChanged, AskAgain)
 Input = Event | Answer | AnyTime

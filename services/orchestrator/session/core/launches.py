@@ -85,7 +85,8 @@ class Flight:
         job: its record when the launch was decided.
         applied: revision of the newest event known at that time.
         moment: the moment that waits for this launch; None: no longer any.
-        after: launches of jobs that it stops, whose answers it waits for: they were decided at the same moment.
+        after: launches, decided at the same moment, whose answers it waits for: of jobs that it stops, and of the one
+            whose GPU it shares.
         tries: calls so far.
         why: the reason of the missing answer, for people.
     """
@@ -385,6 +386,9 @@ class Launches:
         """Launches a recorded attempt, or lets it wait for the answers to launches of jobs that it stops."""
         preempts = flight.job.attempts[-1].preempts
         flight.after = {(ref.job_id, ref.attempt) for ref in preempts} & self.flights.keys()
+        mate = flight.entry.mate
+        if mate is not None and self._state.ledger.is_second(flight.entry):
+            flight.after |= {(mate.job.job_id, mate.job.attempt_count)} & self.flights.keys()
         if preempts and flight.job.cancel_requested:
             # By an earlier session, which perhaps sent it: no job is to be stopped for it now. As without an answer.
             flight.tries, flight.why = LAUNCH_TRIES, "its user has cancelled it"

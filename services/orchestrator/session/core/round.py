@@ -61,7 +61,7 @@ class Round:
             victims: list[Entry] = []
             if (start := judgement.busy.get(0)) is not None:
                 job, gpus, second = start.job, start.gpus, row
-                victims = ledger.holders(gpus)
+                victims = ledger.holders(gpus) if start.stops else []
             self._reserve(judgement, queue)
             if job < 0:
                 state.effects.decided = Decided(None, observation, _ids(queue), (job, gpus), judged.took_s)
@@ -70,10 +70,14 @@ class Round:
             entry = queue[job]
             made = Made.now(f"d-{state.token}-{self._count + 1}", entry, policy, ledger, state.now_s)
             next_best = runner_up(judgement, observation.table, second, queue, ledger)
-            preempts, busy_set = refs(victims), _busy_set(ledger, entry, gpus) if start is not None else None
+            preempts = refs(victims)
             self._place(entry, gpus, victims)
+            busy_set = None if start is None else _busy_set(ledger, entry, state.now_s)
+            beside = "" if entry.mate is None else entry.mate.job.job_id
             attempt, took_us = entry.job.attempt_count, judged.took_s * 1e6
-            made = made.placed(gpus, judgement, observation, job, attempt, next_best, took_us, busy_set, preempts)
+            made = made.placed(
+                gpus, judgement, observation, job, attempt, next_best, took_us, busy_set, preempts, beside
+            )
             decided = Decided(made, observation, _ids(queue), (job, gpus), judged.took_s)
             later = None
             if ledger.reserved is not None:
@@ -96,12 +100,16 @@ class Round:
     @property
     def _is_asked_where_nothing_fits(self) -> bool:
         """As in the simulator."""
-        return self._state.policy.preempts and self._state.ledger.can_stop_something(self._state.now_s)
+        policy, ledger = self._state.policy, self._state.ledger
+        return (policy.preempts and ledger.can_stop_something(self._state.now_s)) or (
+            policy.shares and ledger.can_share_something
+        )
 
     def _place(self, entry: Entry, gpus: tuple[int, ...], victims: Sequence[Entry]) -> None:
         state, ledger = self._state, self._state.ledger
-        ledger.place(entry, gpus, state.now_s, victims)
-        placement, model = ledger.layout.placement(gpus), ledger.layout.model_of(gpus[0])
+        share = ledger.share_of(entry.job.spec)
+        ledger.place(entry, gpus, state.now_s, victims, share)
+        placement, model = ledger.layout.placement(gpus, share), ledger.layout.model_of(gpus[0])
         state.record(entry, transitions.launching(entry.job, placement, model, refs(victims)))
         for victim in victims:
             state.note(victim.job.job_id, f"is stopped for {entry.job.job_id}")
@@ -122,9 +130,11 @@ class Round:
             state.ledger.reserve(queue[place], state.now_s)
 
 
-def _busy_set(ledger: Ledger, entry: Entry, gpus: tuple[int, ...]) -> ScoredSet:
-    """GPUs that are in no table of candidates, since some are busy."""
-    duration_s = ledger.duration_on_s(entry, gpus)
+def _busy_set(ledger: Ledger, entry: Entry, time_s: float) -> ScoredSet:
+    """The GPUs of a placed job, which were in no table of candidates, since some were busy."""
+    gpus, duration_s = entry.gpus, entry.expected_end_s - time_s
+    if entry.mate is None:
+        duration_s = ledger.duration_on_s(entry, gpus)
     spread = ledger.is_spread(entry.job.spec, gpus)
     return ScoredSet(gpus, nodes_of(ledger.layout, gpus), spread, duration_s, -duration_s, math.nan)
 

@@ -1,0 +1,130 @@
+"""What jobs that share a GPU are expected to keep of their speeds: by decompose or, without an answer, as measured.
+
+A table of all kinds of jobs that may share and have arrived; it is made anew when a new kind arrives, and when
+decompose has learned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from adlro.errors import AdlroError
+from adlro.hardware.shared_speeds import kept_shares
+from adlro.records.jobs import JobSpec
+from adlro.records.outcomes import ApplicationSize
+from adlro.services.orchestrator.ledger.sharing import PairTable, asks_for_a_part
+from adlro.services.orchestrator.ports import PairPredictor
+from adlro.state.observation import Floats
+
+KINDS_KEPT = 64
+"""Of those that arrived last: the table grows with the square, and decompose takes 50 us for each figure. Jobs of other
+kinds don't share."""
+PAUSE_S = 10.0
+"""After a call without an answer decompose is not called for so long."""
+
+
+class ExpectedPairs:
+    """The table, kept up to date.
+
+    Args:
+        predictor: decompose.
+        on_fallback: called with the error of a call without an answer.
+        clock_s: seconds of a monotonic clock.
+
+    Attributes:
+        table: the present one.
+    """
+
+    def __init__(
+        self,
+        predictor: PairPredictor,
+        on_fallback: Callable[[AdlroError], None] = lambda _: None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.table = PairTable()
+        self._predictor = predictor
+        self._on_fallback = on_fallback
+        self._clock_s = clock_s
+        self._kinds: dict[ApplicationSize, None] = {}  # those that arrived last come last
+        self._gpu_models: tuple[str, ...] = ()
+        self._revision: int | None = None  # None: the table is as measured
+        self._ask_from_s = -np.inf
+
+    async def meet(self, specs: Iterable[JobSpec], gpu_models: Sequence[str]) -> PairTable | None:
+        """Learns of jobs that arrive, before they can share a GPU.
+
+        Args:
+            specs: of any jobs.
+            gpu_models: the cluster's.
+
+        Returns:
+            The new table; None: the present one has all their kinds.
+        """
+        models = tuple(gpu_models)
+        kinds = {ApplicationSize.of(spec): None for spec in specs if asks_for_a_part(spec)}
+        new = [kind for kind in kinds if kind not in self._kinds]
+        for kind in kinds:
+            self._kinds.pop(kind, None)
+            self._kinds[kind] = None
+        if not new and models == self._gpu_models:
+            return None
+        self._kinds = dict.fromkeys(list(self._kinds)[-KINDS_KEPT:])
+        self._gpu_models = models
+        await self._renew()
+        return self.table
+
+    async def refresh(self) -> PairTable | None:
+        """The table anew, if decompose has learned since, or has an answer again; None: the present one stands."""
+        if not self._kinds or self._clock_s() < self._ask_from_s:
+            return None
+        if self._revision is not None:
+            first = list(self._kinds)[:1]
+            try:
+                answer = await self._predictor.pairs(first, self._gpu_models)
+            except AdlroError as error:
+                self._failed(error)
+                return None
+            if answer.revision == self._revision:
+                return None
+        before = self.table
+        await self._renew()
+        return None if self.table is before else self.table
+
+    async def _renew(self) -> None:
+        kinds = list(self._kinds)
+        if self._clock_s() >= self._ask_from_s:
+            try:
+                answer = await self._predictor.pairs(kinds, self._gpu_models)
+            except AdlroError as error:
+                self._failed(error)
+            else:
+                self._revision = answer.revision
+                self.table = PairTable.of(kinds, answer.kept)
+                return
+        before, self._revision = self.table, None
+        if list(before.number_of) == kinds and before.kept.shape[2] == len(self._gpu_models):
+            return
+        kept = measured(kinds, self._gpu_models)
+        if before.kept.shape[2] == len(self._gpu_models):
+            known = [kind for kind in kinds if kind in before.number_of]
+            here, there = [kinds.index(kind) for kind in known], [before.number_of[kind] for kind in known]
+            kept[np.ix_(here, here)] = before.kept[np.ix_(there, there)]
+        self.table = PairTable.of(kinds, kept)
+
+    def _failed(self, error: AdlroError) -> None:
+        self._ask_from_s = self._clock_s() + PAUSE_S
+        self._on_fallback(error)
+
+
+def measured(kinds: Sequence[ApplicationSize], gpu_models: Sequence[str]) -> Floats:
+    """(F, F, K) the shipped figures of pairs; 0, so that they don't share, where there are none."""
+    kept = np.zeros((len(kinds), len(kinds), len(gpu_models)))
+    for one, kind in enumerate(kinds):
+        for other, beside in enumerate(kinds):
+            for model, name in enumerate(gpu_models):
+                figures = kept_shares(name, kind.application, beside.application)
+                kept[one, other, model] = 0.0 if figures is None else figures[0]
+    return kept
