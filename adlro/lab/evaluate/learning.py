@@ -28,6 +28,8 @@ from adlro.records.events import (
     EventKind,
 )
 from adlro.records.jobs import Job, JobSpec
+from adlro.records.outcomes import ApplicationSize
+from adlro.services.orchestrator.ledger.sharing import PairTable
 from adlro.services.orchestrator.ports import RuntimePredictor
 from adlro.services.orchestrator.runtimes.predictions import NEVER, Expected, ExpectedRuntimes
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
@@ -38,7 +40,7 @@ from adlro.services.orchestrator.session.holding import Holding
 from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.gangs import gpus_of
 from adlro.state.job_arrays import JobArrays
-from adlro.state.observation import HOLD, Bools, Ints, Observation
+from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 from adlro.store import Move
 from adlro.workload.job_lists import WorkloadJob
 
@@ -70,6 +72,8 @@ async def simulate_learned(
     arrays: JobArrays,
     act: Callable[[Observation], Ints] | Policy,
     decompose: Decompose,
+    kept: Floats | None = None,
+    expected_kept: Floats | None = None,
 ) -> BatchOutcome:
     """Simulates one list to its end.
 
@@ -79,19 +83,32 @@ async def simulate_learned(
         arrays: the list as arrays; its expectations are not used.
         act: a policy, or its (1, 1 + W) actions for an observation of one row: these keep no GPUs free for a job.
         decompose: learns and predicts.
+        kept, expected_kept: for a policy that shares GPUs, as for `BatchSimulator`; the policy's knowledge of pairs is
+            not learned.
 
     Raises:
         AdlroError: decompose does not answer, or does not learn. There is no fallback: figures of a run with other
             expectations for a while would be wrong.
     """
     policy = act if isinstance(act, Policy) else _Evaluated(act)
-    simulator = BatchSimulator(cluster, arrays, preempts=policy.preempts)
-    specs = specs_of(jobs)
-    course = _Course(cluster, specs, await decompose.begin(cluster, specs), policy, simulator, decompose)
+    simulator = BatchSimulator(
+        cluster, arrays, preempts=policy.preempts, shares=policy.shares, kept=kept, expected_kept=expected_kept
+    )
+    specs, pairs = specs_of(jobs), None
+    if policy.shares and kept is not None:
+        pairs = _pairs(specs, arrays, kept if expected_kept is None else expected_kept)
+    course = _Course(cluster, specs, await decompose.begin(cluster, specs), policy, simulator, decompose, pairs)
     await course.submit()
     while len(simulator.active):
         await course.follow()
     return simulator.outcome()
+
+
+def _pairs(specs: Sequence[JobSpec], arrays: JobArrays, kept: Floats) -> PairTable:
+    """The table of a list's kinds of jobs, by the families of its arrays."""
+    families = arrays.family[0, : len(specs)].tolist()
+    number_of = {ApplicationSize.of(spec): family for spec, family in zip(specs, families, strict=True)}
+    return PairTable(number_of, np.pad(kept, ((0, 1), (0, 1), (0, 0))))
 
 
 class _Evaluated(Policy):
@@ -128,6 +145,7 @@ class _Course:
         policy: decides.
         simulator: the list's simulator.
         decompose: learns and predicts.
+        pairs: what jobs that share a GPU are expected to keep of their speeds; None: none shares one.
     """
 
     def __init__(
@@ -138,15 +156,16 @@ class _Course:
         policy: Policy,
         simulator: BatchSimulator,
         decompose: Decompose,
+        pairs: PairTable | None = None,
     ) -> None:
         self._specs, self._job_ids = specs, job_ids
         self._simulator, self._decompose = simulator, decompose
         self._predictions = ExpectedRuntimes(decompose, _fail)
         clock = Clock(ClockMode.VIRTUAL, 0.0, False, _BEFORE_S)
-        can = Capabilities(virtual_clock=True, gangs=True, preemption=True)
+        can = Capabilities(virtual_clock=True, gangs=True, preemption=True, shares=pairs is not None)
         description = ClusterDescription(cluster, (), (), clock, _INCARNATION, 0, 1, capabilities=can)
         self._core = Core(
-            reconcile.begin(description, None, _BEFORE_S, (), 1, {}, 0.0 if policy.preempts else None),
+            reconcile.begin(description, None, _BEFORE_S, (), 1, {}, 0.0 if policy.preempts else None, pairs),
             0,
             _INCARNATION,
             1,

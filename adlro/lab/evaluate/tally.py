@@ -44,6 +44,11 @@ class Tally:
         """Whether the policy may stop jobs; one with its own `act` does not."""
         return self._says and self._policy.preempts
 
+    @property
+    def shares(self) -> bool:
+        """Whether the policy may let two jobs share a GPU; one with its own `act` does not."""
+        return self._says and self._policy.shares
+
     def act(self, observation: Observation, lists: Ints) -> tuple[Ints, Ints | None, Bools | None]:
         """What `BatchSimulator.act` takes: the policy's actions, whom GPUs are kept free for, and what is stopped.
 
@@ -70,7 +75,8 @@ class Tally:
         """The policy, or its actions if it has only these, for the one list of a tally with N = 1."""
         the_list = np.zeros(1, dtype=np.int64)
         if self._says:
-            return (_CountedStops if self.preempts else _Counted)(self, the_list)
+            counted = _CountedShares if self.shares else _CountedStops if self.preempts else _Counted
+            return counted(self, the_list)
         return lambda observation: self.act(observation, the_list)[0]
 
 
@@ -97,3 +103,9 @@ class _CountedStops(_Counted):
     """The same of a policy that may stop jobs."""
 
     preempts = True
+
+
+class _CountedShares(_Counted):
+    """The same of a policy that may let two jobs share a GPU."""
+
+    shares = True

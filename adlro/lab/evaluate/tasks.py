@@ -118,7 +118,15 @@ class Setup:
         from adlro.lab.evaluate.learning import simulate_learned
 
         async with self._source.fresh() as decompose:
-            return await simulate_learned(case.cluster, case.job_list(number), arrays, tally.of_one_list(), decompose)
+            return await simulate_learned(
+                case.cluster,
+                case.job_list(number),
+                arrays,
+                tally.of_one_list(),
+                decompose,
+                case.true_pairs.kept,
+                case.expected_pairs.kept,
+            )
 
     @functools.cached_property
     def _source(self) -> Source:

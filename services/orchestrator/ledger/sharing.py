@@ -28,8 +28,8 @@ class PairTable:
 
     Attributes:
         number_of: by kind its row, 0 to F - 1.
-        kept: (F + 1, F + 1, K) [kind, the kind beside it, model] shares of speeds, 0..1; 0: such a pair must not share.
-            The last row and column stand for all other kinds, and are 0.
+        kept: (F + 1, F + 1, K) [row, row of the one beside it, model] shares of speeds, 0..1; 0: such a pair must not
+            share. The last row and column stand for all other kinds, and are 0.
     """
 
     number_of: Mapping[ApplicationSize, int] = field(default_factory=dict)
@@ -42,11 +42,11 @@ class PairTable:
 
     def family(self, spec: JobSpec) -> int:
         """The row of a job."""
-        return self.number_of.get(ApplicationSize.of(spec), len(self.number_of))
+        return self.number_of.get(ApplicationSize.of(spec), len(self.kept) - 1)
 
     def kept_by(self, spec: JobSpec, beside: JobSpec, model: int) -> float:
         """The share of its speed that a job is expected to keep beside another one, which runs there already."""
-        if len(self.number_of) == 0:
+        if not self.number_of:
             return EQUAL_SHARE
         return float(self.kept[self.family(spec), self.family(beside), model]) or EQUAL_SHARE
 

@@ -264,7 +264,7 @@ class Session:
         """
         while True:
             await asyncio.sleep(PAIRS_S)
-            clock = self.acting.clock
+            clock = self.acting.clock()
             if clock is not None and clock.mode is not ClockMode.VIRTUAL:
                 self._use_pairs(await pairs.refresh())
 

@@ -16,12 +16,13 @@ from adlro.kit.redis import connect, connect_blocking, connect_in_thread
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobType, NormalizedJob, PendingReason, SimulatedWork
+from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.deciding.policy_selection import Choices
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.services.orchestrator.orchestrator import Orchestrator
-from adlro.services.orchestrator.ports import Predicted
+from adlro.services.orchestrator.ports import Predicted, PredictedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.runtimes.refresh import Asking, RuntimesPredicted
 from tests.ledgers import MODELS
@@ -48,12 +49,19 @@ class Declared:
 
     def __init__(self) -> None:
         self.away = False
+        self.kept, self.revision = 0.8, 1
 
     async def predict(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> Predicted:
         if self.away:
             raise Unavailable("decompose does not answer")
         rows = [spec.expected_runtime.runtime_s if spec.expected_runtime else 1.0 for spec in specs]
         return Predicted(np.repeat(np.array(rows, dtype=float)[:, None], len(gpu_models), axis=1), 1)
+
+    async def pairs(self, kinds: Sequence[ApplicationSize], gpu_models: Sequence[str]) -> PredictedPairs:
+        if self.away:
+            raise Unavailable("decompose does not answer")
+        shape = len(kinds), len(kinds), len(gpu_models)
+        return PredictedPairs(np.full(shape, self.kept), np.zeros(shape), self.revision)
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
         if self.away:

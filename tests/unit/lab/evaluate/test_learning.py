@@ -26,6 +26,7 @@ from adlro.state.observation import Floats, Ints, Observation
 from adlro.store import Move
 from adlro.workload.estimates import expected_s
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
+from adlro.workload.pairs import pair_table
 from adlro.workload.scenario import load_scenario
 from tests.policies import made
 from tests.unit.orchestrator.reserving import Reserves
@@ -344,3 +345,64 @@ async def test_jobs_are_stopped_in_the_core_when_and_for_whom_the_simulator_stop
     told = {move.job.job_id for move in decompose.learned if move.outcome is not None and move.outcome.stopped_runs}
     assert told
     assert told <= {f"job-{run.job + 1}" for run in outcome.runs(0) if run.stopped}
+
+
+# ---- jobs that share GPUs
+
+SHARED = load_scenario("shared")
+
+
+@pytest.mark.parametrize(
+    ("known", "load", "seed"),
+    [
+        ("true", 1.0, 3),
+        *(
+            pytest.param(known, load, seed, marks=pytest.mark.slow)
+            for known in ("true", "family", "application")
+            for load in (0.6, 0.9, 1.2)
+            for seed in (4, 5, 6)
+        ),
+    ],
+)
+async def test_jobs_share_gpus_in_the_core_when_and_where_the_simulator_lets_them(
+    known: str, load: float, seed: int
+) -> None:
+    jobs = draw_jobs(SHARED, load=load, rng=np.random.default_rng(seed), count=80)
+    models = SHARED.cluster.gpu_models
+    true, told = pair_table(models), pair_table(models, known)
+    packed, policy = pack_jobs([jobs], SHARED.cluster), made("share_pairs")
+    packed.family[0, : len(jobs)] = true.families([job.application for job in jobs])
+    true_s = expected_s(jobs, models, "true", SHARED, 0)
+    decompose = FakeDecompose(lambda number, _: true_s[number])
+    learned = await simulate_learned(SHARED.cluster, jobs, packed, policy, decompose, true.kept, told.kept)
+    simulator = BatchSimulator(SHARED.cluster, packed, shares=True, kept=true.kept, expected_kept=told.kept)
+    shared = 0
+    while len(simulator.active):
+        seen = simulator.observe()
+        judgement = policy.judge(seen)
+        shared += len(judgement.busy)
+        simulator.act(policy.choose(seen, judgement), judgement.reserve, policy.stopping(seen, judgement))
+    outcome = simulator.outcome()
+    assert shared > 0
+    assert learned.gpus.tolist() == outcome.gpus.tolist()
+    assert learned.start_s.tolist() == outcome.start_s.tolist()
+    assert learned.end_s.tolist() == outcome.end_s.tolist()
+    _check_neighbours(decompose.learned, outcome)
+
+
+def _check_neighbours(moves: Sequence[Move], outcome: BatchOutcome) -> None:
+    """What decompose is told of neighbours is how long others were there, by the simulator's runs."""
+    runs = {run.job: run for run in outcome.runs(0)}
+    told = 0.0
+    for move in moves:
+        assert move.outcome is not None
+        run = runs[int(move.job.job_id.removeprefix("job-")) - 1]
+        beside_s = sum(
+            max(0.0, min(run.end_s, other.end_s) - max(run.start_s, other.start_s))
+            for other in runs.values()
+            if other.gpus == run.gpus and other.job != run.job
+        )
+        said_s = sum(each.time_s for each in move.outcome.neighbours)
+        assert said_s == pytest.approx(beside_s, abs=1e-6)
+        told += said_s
+    assert told > 0.0
