@@ -1,7 +1,7 @@
 """Who holds what of which GPU and node: placements as values, and whether one fits. Standard library only.
 
 A placement is what a job is given: shares of GPUs, on one node or several. With each share the job takes its cores and
-its memory from that GPU's node, and needs its GPU memory there. That is the one meaning of "it fits" in ADLRO:
+its memory from that GPU's node, and its GPU memory from that of the GPU. That is the one meaning of "it fits" in ADLRO:
 `shortage` says what is missing. Its twin for arrays, plain and compiled, is adlro/state/room.py; a test holds both to
 the same answers.
 """
@@ -12,6 +12,10 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+SHARED = 0.5
+"""The share that a job has of a GPU which it may share with another one, whether that is there yet or not: so a GPU has
+two such jobs at most. All other jobs have whole GPUs. Alone a job runs at full speed all the same."""
 
 _ROUNDING = 1e-9
 """Shares of a GPU add up to 1 within this, whatever the sums of floats say."""
@@ -34,7 +38,7 @@ class Demand(Protocol):
 
     @property
     def gpu_memory_mib(self) -> int:
-        """Memory that the GPU must have."""
+        """Memory of the GPU."""
 
 
 class Resource(enum.Enum):
@@ -94,6 +98,11 @@ class Placement:
         """The first GPU; empty where there is none."""
         return self.gpus[0].gpu_id if self.gpus else ""
 
+    @property
+    def whole(self) -> bool:
+        """Whether it has all of each of its GPUs."""
+        return all(each.share == 1.0 for each in self.gpus)
+
     def __str__(self) -> str:
         """Its GPUs, for people."""
         return ", ".join(each.gpu_id if each.share == 1.0 else f"{each.share:g} of {each.gpu_id}" for each in self.gpus)
@@ -109,7 +118,7 @@ class Placement:
             gpu = free.gpus[each.gpu_id]
             node = free.nodes[gpu.node_id]
             before = taken[gpu.node_id]
-            if each.share > gpu.share + _ROUNDING:
+            if not gpu.has(each.share):
                 return Shortage(Resource.GPU_SHARE, each.gpu_id, each.share, gpu.share)
             missing = shortage(
                 demand,
@@ -124,7 +133,7 @@ class Placement:
         return None
 
     def take(self, free: Free, demand: Demand, *, overdrawn: bool = False) -> None:
-        """Gives the job its shares, cores and memory.
+        """Gives the job its shares, GPU memory, cores and memory.
 
         Args:
             free: is changed.
@@ -154,6 +163,7 @@ class Placement:
         for each in self.gpus:
             gpu = free.gpus[each.gpu_id]
             gpu.share += sign * each.share
+            gpu.memory_mib += sign * demand.gpu_memory_mib
             free.nodes[gpu.node_id].cpu_cores += sign * demand.cpu_cores
             free.nodes[gpu.node_id].memory_mib += sign * demand.memory_mib
 
@@ -164,11 +174,15 @@ NOWHERE = Placement()
 
 @dataclass(slots=True)
 class FreeGpu:
-    """What is free of a GPU: `share`, from 0 to 1. `memory_mib` is what it has."""
+    """What is free of a GPU: its memory, and its `share` from 0 to 1."""
 
     node_id: str
     memory_mib: int
     share: float = 1.0
+
+    def has(self, share: float) -> bool:
+        """Whether so large a share is free."""
+        return share <= self.share + _ROUNDING
 
 
 @dataclass(slots=True)
@@ -229,7 +243,7 @@ def shortage(
 
     Args:
         demand: of the job.
-        gpu_memory_mib: that the GPU has.
+        gpu_memory_mib: that the GPU has left; of an idle GPU: all that it has.
         cpu_cores, memory_mib: that its node has left; of an empty node: all that it has.
         places: the GPU's id and the node's, for what is told.
     """

@@ -89,10 +89,11 @@ class Attempt:
 
 
 class _Part(NamedTuple):
-    """What an attempt holds at one of its GPUs."""
+    """What an attempt holds at one of its GPUs: `memory_mib` of the node."""
 
     gpu_id: str
     share: float
+    gpu_memory_mib: int
     cpu_cores: int
     memory_mib: int
 
@@ -100,9 +101,10 @@ class _Part(NamedTuple):
 class Attempts:
     """The attempts of one cluster, and the resources that they hold.
 
-    An attempt that waits for others to end (`Attempt.preempts`) has its GPUs from its acceptance on. The cores and the
-    memory of the others at these GPUs stay theirs until they have ended; it holds what it needs beyond that. So neither
-    it nor they are overbooked, and where it needs more than they had, less than nothing may be free on the node.
+    An attempt that waits for others to end (`Attempt.preempts`) has its GPUs from its acceptance on. What the others
+    hold at these GPUs (shares, memory, cores and memory of the node) stays theirs until they have ended; it holds what
+    it needs beyond that. So neither it nor they are overbooked, and where it needs more cores or memory of a node than
+    they had at its GPUs, less than nothing may be free there.
 
     Args:
         cluster: nodes and GPUs.
@@ -126,7 +128,6 @@ class Attempts:
         self._place_of: dict[str, tuple[Node, Gpu]] = {gpu.gpu_id: (node, gpu) for node, gpu in cluster.gpus()}
         self._free = cluster.free()
         self._lost = {gpu_id: None for gpu_id in self._lost if gpu_id in self._place_of}
-        self._job_on: dict[str, str] = {}
         # By job what its open attempt holds.
         self._held: dict[str, tuple[_Part, ...]] = {}
         for attempt in self._open.values():
@@ -223,15 +224,25 @@ class Attempts:
         open_one = self._open.get(job_id)
         if open_one is not None:
             raise job_runs(job_id, open_one.placement, open_one.attempt)
-        if len(placement.gpus) > 1:
+        if len(placement.gpus) > 1 or not placement.whole:
             check_set(job_id, spec, placement, self._cluster)
         for each in victims:
             self._let_go(each)
+
+        def jobs_on(gpu_id: str) -> list[str]:
+            return [each.job_id for each in self._attempts_on(gpu_id) if each not in victims]
+
         try:
-            check_placement(job_id, spec, placement, self._place_of, self._free, lost=self._lost, job_on=self._job_on)
+            check_placement(job_id, spec, placement, self._place_of, self._free, lost=self._lost, jobs_on=jobs_on)
         finally:
             for each in victims:
                 self._hold(each)
+
+    def _attempts_on(self, gpu_id: str) -> list[Attempt]:
+        """The open attempts that a GPU is given to: not those that end for another one of them."""
+        here = [each for each in self._open.values() if gpu_id in each.placement.gpu_ids]
+        ending = [victim for each in here for victim in self.waits_for(each)]
+        return [each for each in here if each not in ending]
 
     def accept(self, attempt: Attempt) -> Attempt | None:
         """Adds a new attempt that passed `check`; it holds its GPUs from now on. Returns the previous one.
@@ -242,7 +253,6 @@ class Attempts:
         self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
         for victim in self.waits_for(attempt):
             victim.stop_asked = victim.preempt_asked = True
-            self._hold(victim)
             self.changed(victim)
         self._hold(attempt)
         self.changed(attempt)
@@ -264,7 +274,7 @@ class Attempts:
         if (
             attempt.job_id in self._open
             or not self._place_of.keys() >= set(attempt.placement.gpu_ids)
-            or not self._job_on.keys().isdisjoint(attempt.placement.gpu_ids)
+            or not all(self._free.gpus[each.gpu_id].has(each.share) for each in attempt.placement.gpus)
         ):
             return False
         self._known[attempt.job_id] = self._open[attempt.job_id] = attempt
@@ -351,12 +361,10 @@ class Attempts:
         return [(each, missing[0]) for each, missing in gone if missing]
 
     def _remove(self, attempt: Attempt) -> list[Attempt]:
-        """Takes an attempt out of the open ones; returns those that it waited for, which have their GPUs again."""
+        """Takes an attempt out of the open ones; returns those that it waited for, which keep their GPUs."""
         victims, waiting = self.waits_for(attempt), self.waiting_for(attempt)
         self._let_go(attempt)
         del self._open[attempt.job_id]
-        for each in victims:
-            self._hold(each)
         if waiting is not None:
             self._hold(waiting)
         return victims
@@ -376,29 +384,29 @@ class Attempts:
             gpu = self._free.gpus[part.gpu_id]
             node = self._free.nodes[gpu.node_id]
             gpu.share += sign * part.share
+            gpu.memory_mib += sign * part.gpu_memory_mib
             node.cpu_cores += sign * part.cpu_cores
             node.memory_mib += sign * part.memory_mib
-            if part.share == 0.0:
-                continue
-            if sign < 0:
-                self._job_on[part.gpu_id] = attempt.job_id
-            else:
-                del self._job_on[part.gpu_id]
 
     def _parts_of(self, attempt: Attempt) -> tuple[_Part, ...]:
-        spec, waiting = attempt.spec, self.waiting_for(attempt)
+        spec = attempt.spec
         assert spec is not None
-        taken = () if waiting is None else waiting.placement.gpu_ids
         victims = self.waits_for(attempt)
         parts = []
         for each in attempt.placement.gpus:
-            there = [other.spec for other in victims if each.gpu_id in other.placement.gpu_ids and other.spec]
+            there = [
+                (other.spec, has.share)
+                for other in victims
+                for has in other.placement.gpus
+                if has.gpu_id == each.gpu_id and other.spec is not None
+            ]
             parts.append(
                 _Part(
                     each.gpu_id,
-                    0.0 if each.gpu_id in taken else each.share,
-                    max(0, spec.cpu_cores - sum(other.cpu_cores for other in there)),
-                    max(0, spec.memory_mib - sum(other.memory_mib for other in there)),
+                    max(0.0, each.share - sum(share for _, share in there)),
+                    max(0, spec.gpu_memory_mib - sum(other.gpu_memory_mib for other, _ in there)),
+                    max(0, spec.cpu_cores - sum(other.cpu_cores for other, _ in there)),
+                    max(0, spec.memory_mib - sum(other.memory_mib for other, _ in there)),
                 )
             )
         return tuple(parts)

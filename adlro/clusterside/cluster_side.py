@@ -384,6 +384,13 @@ class ClusterSide:
             return True
         return 0 < known.end_revision <= self.log.acknowledged
 
+    def renew_note(self, job_id: str, note: str) -> None:
+        """See `Side`."""
+        attempt = self.attempts.open_attempt(job_id)
+        if attempt is not None:
+            attempt.note = note
+            self.attempts.changed(attempt)
+
     def adopt(self, attempt: Attempt) -> bool:
         """See `Side`."""
         if self.knows(attempt.job_id, attempt.attempt) or not self.attempts.adopt(attempt):

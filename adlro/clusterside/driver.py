@@ -67,6 +67,9 @@ class Side(Protocol):
             False: a GPU of it is not there or has another attempt, or the job has; nothing has changed.
         """
 
+    def renew_note(self, job_id: str, note: str) -> None:
+        """Changes the note of a job's open attempt; journaled with the events that the driver reports next."""
+
     async def settled(self) -> None:
         """Returns when all changes until now are journaled, and so survive this process.
 

@@ -4,11 +4,15 @@ Utilization and bandwidth are figures of the application (`data/gpu_load.csv`, a
 by a stable hash. Power = idle + utilization x (limit - idle). Temperature follows dT/dt = (T_ambient + R P - T) / tau
 (`data/thermal.csv`, assumed); power is constant between a GPU's events, so T has a closed form and a sample at any time
 is exact, also after a long jump of a virtual clock.
+
+Of two jobs on a GPU each loads it by that share of its own figures that it keeps of its speed (assumed: it does so much
+less in the same time). Utilization, bandwidth and memory are sums, and end at what the GPU has.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +64,15 @@ class MetricsSample:
     power_w: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A job on a GPU, and the share of its own speed that it keeps there."""
+
+    job_id: str
+    spec: JobSpec
+    kept: float = 1.0
+
+
 class GpuMetrics:
     """The metrics of a cluster's GPUs, by their numbers, as functions of cluster time.
 
@@ -87,28 +100,23 @@ class GpuMetrics:
         # Temperature at `_since_s`: at the start that of a long idle GPU.
         self._since_c = AMBIENT_C + self._resistance_c_per_w * self._power_w
 
-    def start_job(self, number: int, time_s: float, job_id: str, spec: JobSpec) -> None:
-        """Starts a job on an idle GPU."""
-        utilization, bandwidth_share = _load_of(spec)
-        self._set_power(number, time_s, self._idle_w[number])
-        self._utilization[number] = min(utilization * _variation("utilization", job_id), 1.0)
-        self._gb_per_s[number] = (
-            min(bandwidth_share * _variation("bandwidth", job_id), 1.0) * self._peak_gb_per_s[number]
-        )
-        asked_mib = spec.gpu_memory_mib or UNSTATED_MEMORY_SHARE * self._memory_mib[number]
+    def set_load(self, number: int, time_s: float, loads: Sequence[Load]) -> None:
+        """Gives a GPU all that runs on it from now on; none: it is idle."""
+        utilization = bandwidth_share = asked_mib = 0.0
+        for each in loads:
+            own_utilization, own_share = _load_of(each.spec)
+            utilization += each.kept * (own_utilization * _variation("utilization", each.job_id))
+            bandwidth_share += each.kept * (own_share * _variation("bandwidth", each.job_id))
+            asked_mib += each.spec.gpu_memory_mib or UNSTATED_MEMORY_SHARE * self._memory_mib[number]
+        self._utilization[number] = min(utilization, 1.0)
+        self._gb_per_s[number] = min(bandwidth_share, 1.0) * self._peak_gb_per_s[number]
         self._used_mib[number] = min(DRIVER_MEMORY_MIB + asked_mib, self._memory_mib[number])
-        self._power_w[number] += self._utilization[number] * (self._limit_w[number] - self._idle_w[number])
-
-    def end_job(self, number: int, time_s: float) -> None:
-        """Makes a GPU idle."""
-        self._set_power(number, time_s, self._idle_w[number])
-        self._utilization[number] = 0.0
-        self._gb_per_s[number] = 0.0
-        self._used_mib[number] = DRIVER_MEMORY_MIB
+        idle_w = self._idle_w[number]
+        self._set_power(number, time_s, idle_w + self._utilization[number] * (self._limit_w[number] - idle_w))
 
     def lose(self, number: int, time_s: float) -> None:
         """Marks a GPU as lost: it reports nothing, and cools down."""
-        self.end_job(number, time_s)
+        self.set_load(number, time_s, ())
         self._power_w[number] = 0.0
         self._lost[number] = True
 

@@ -17,18 +17,28 @@ import numpy as np
 
 from adlro.errors import Conflict, InvalidInput
 from adlro.hardware.gang_speeds import spread_speeds
-from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SHIPPED, SpeedTable
-from adlro.placement import Free, FreeGpu, FreeNode, Placement
-from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.hardware.shared_speeds import TURN_SHARE, simulated_shares
+from adlro.hardware.speeds import SHIPPED, SpeedTable
+from adlro.placement import Placement
+from adlro.records.cluster import Cluster
 from adlro.records.events import ClusterEvent, EventKind, RunningJob
-from adlro.records.jobs import JobSpec, JobType, Preemptible, SimulatedWork
+from adlro.records.jobs import JobSpec, Preemptible
 from adlro.sim.durations import plan_run
-from adlro.sim.gpu_metrics import GpuMetrics, MetricsSample
-from adlro.sim.runs import EarlierRun, Moment, Run, SimulatedGpu
-from adlro.state.cluster_arrays import IDLE, empty_machines, hardware_of
-from adlro.state.fit import check_placement, check_set, job_runs, unknown_gpu
-from adlro.state.gangs import fill_packed_nodes
-from adlro.state.machines import next_end_s, occupy_gang, set_speed, share_at_stop, vacate, works
+from adlro.sim.gpu_metrics import GpuMetrics, Load, MetricsSample
+from adlro.sim.room_left import cannot_share, check_room, packed_nodes
+from adlro.sim.runs import EarlierRun, Moment, Run, RunState, SimulatedGpu
+from adlro.sim.slots import launches_on, put_first, run_state, set_run_state
+from adlro.state.cluster_arrays import empty_machines, hardware_of
+from adlro.state.fit import check_set, job_runs, unknown_gpu
+from adlro.state.machines import (
+    count_nodes,
+    next_end_s,
+    occupy_beside,
+    occupy_gang,
+    set_speed,
+    share_at_stop,
+    vacate,
+)
 from adlro.workload.scenario import Scenario, load_scenario
 
 _WHOLE_DIGITS = 6
@@ -76,14 +86,16 @@ class ClusterSimulator:
         self._metrics = GpuMetrics(cluster, time_s)
         # A batch of one cluster; its time counts from the origin.
         self._hardware = hardware_of([cluster], cluster.gpu_models)
-        self._machines = empty_machines(self._hardware)
+        self._machines = empty_machines(self._hardware, shares=True)
         self._gpus = [gpu for _, gpu in cluster.gpus()]
         self._number_of = {gpu.gpu_id: number for number, gpu in enumerate(self._gpus)}
         # By the launch's number, so in the order of the launches.
         self._runs: dict[int, Run] = {}
         self._launch_of: dict[str, int] = {}
-        # (G,) end of the job's time limit, whatever the rest of its work; inf without a limit.
-        self._limit_end_s = np.full(len(self._gpus), np.inf)
+        # By launch the end of the job's time limit, whatever the rest of its work; those that have one.
+        self._limit_end_s: dict[int, float] = {}
+        # Jobs that work at another speed since a partner came or went.
+        self._moved: dict[str, None] = {}
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
@@ -105,6 +117,20 @@ class ClusterSimulator:
         launch = self._launch_of.get(job_id)
         return None if launch is None else self._runs[launch].job
 
+    def state_of(self, job_id: str) -> RunState:
+        """How far a running attempt is.
+
+        Raises:
+            KeyError: the job does not run.
+        """
+        launch = self._launch_of[job_id]
+        return run_state(self._machines, self._runs[launch].gpus[0], launch)
+
+    def take_moved(self) -> list[str]:
+        """The jobs that run on at another speed, since a partner has come or gone; each is returned once."""
+        moved, self._moved = self._moved, {}
+        return [job_id for job_id in moved if job_id in self._launch_of]
+
     def sample(self, time_s: float) -> MetricsSample:
         """The metrics of the GPUs at a time between now and the next event."""
         return self._metrics.sample(time_s)
@@ -122,6 +148,8 @@ class ClusterSimulator:
     ) -> list[ClusterEvent]:
         """Starts a job now, on all its GPUs or, if one of them can't take it, on none.
 
+        A shareable job that has a part of a GPU is alone there, or runs beside the other one that has a part.
+
         Args:
             job_id: the job.
             attempt: its number.
@@ -132,17 +160,20 @@ class ClusterSimulator:
             stops: running jobs that are stopped to make room, or, if the launch is refused, not.
 
         Returns:
-            PREEMPTED of those, in the order of their lowest GPUs, then STARTED.
+            PREEMPTED of those, in the order of their lowest GPUs and of their launches, then STARTED.
 
         Raises:
             NotFound: no such GPU.
-            InvalidInput: a placement of another number of GPUs than the job asks for, or of parts of GPUs.
+            InvalidInput: a placement of another number of GPUs than the job asks for, or of parts of GPUs that it can't
+                have.
             Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED, NODE_MEMORY_EXHAUSTED,
-                JOB_RUNNING, MIXED_GPU_MODELS, TOO_MANY_NODES, NOT_RUNNING or NOT_PREEMPTIBLE; the message has the
-                figures.
+                JOB_RUNNING, MIXED_GPU_MODELS, TOO_MANY_NODES, CANNOT_SHARE, NOT_RUNNING or NOT_PREEMPTIBLE; the message
+                has the figures.
         """
         gpus = self._numbers(placement)
-        victims = sorted(map(self._stoppable, dict.fromkeys(stops)), key=lambda launch: min(self._runs[launch].gpus))
+        victims = sorted(
+            map(self._stoppable, dict.fromkeys(stops)), key=lambda launch: (min(self._runs[launch].gpus), launch)
+        )
         self._check_fit(job_id, spec, placement, gpus, frozenset(victims))
         events = [self._preempt(each, f"for {job_id}") for each in victims]
         job = RunningJob(job_id, attempt, placement, self.now_s)
@@ -153,11 +184,7 @@ class ClusterSimulator:
         plan = plan_run(job.job_id, spec, self._gpus[gpus[0]].gpu_model, self._scenario, self._speeds)
         launch = int(self._machines.launch_count[0])
         full_s = float(plan.duration_s) / self._spread_speed(spec, gpus)
-        occupy_gang(
-            self._hardware,
-            self._machines,
-            0,
-            np.array(gpus, dtype=np.int64),
+        demand = (
             launch,
             full_s,
             share,
@@ -167,36 +194,33 @@ class ClusterSimulator:
             spec.cpu_cores,
             spec.memory_mib,
         )
+        there = launches_on(self._machines, gpus[0])
+        if there:
+            first = self._runs[there[0]]
+            # Two that ran together before the figures were others run on.
+            kept, first_kept = self._kept_beside(spec, first.spec, gpus[0]) or (TURN_SHARE, TURN_SHARE)
+            occupy_beside(self._hardware, self._machines, 0, gpus[0], *demand, kept, 1.0, first_kept, 1.0)
+            self._moved[first.job.job_id] = None
+        else:
+            occupy_gang(self._hardware, self._machines, 0, np.array(gpus, dtype=np.int64), *demand)
         if spec.time_limit_s is not None:
-            self._limit_end_s[list(gpus)] = self._machines.time_s[0] + spec.time_limit_s
+            self._limit_end_s[launch] = float(self._machines.time_s[0]) + spec.time_limit_s
         self._runs[launch] = Run(job, plan, spec, gpus, full_s, share)
         self._launch_of[job.job_id] = launch
         for gpu in gpus:
-            self._metrics.start_job(gpu, job.start_s, job.job_id, spec)
+            self._renew_load(gpu, job.start_s)
+
+    def _kept_beside(self, spec: JobSpec, other: JobSpec, gpu: int) -> tuple[float, float] | None:
+        """The shares of their speeds that two jobs keep on a GPU; None: they can't run together."""
+        return simulated_shares(self._gpus[gpu].gpu_model, spec.application, other.application)
 
     def _spread_speed(self, spec: JobSpec, gpus: tuple[int, ...]) -> float:
         """The job's speed on these GPUs relative to a packed placement."""
         nodes = len({int(self._hardware.gpu_node[0, gpu]) for gpu in gpus})
-        if nodes == 1 or nodes <= self._packed_nodes(spec, gpus[0]):
+        if nodes == 1 or nodes <= packed_nodes(self._hardware, spec, gpus[0]):
             return 1.0
         model = self._gpus[gpus[0]].gpu_model
         return float(spread_speeds([spec.application], [spec.job_type], [len(gpus)], [model])[0, 0])
-
-    def _packed_nodes(self, spec: JobSpec, gpu: int) -> int:
-        """The nodes that the job needs at least on GPUs of the model of this one; 0: they can never hold it."""
-        nodes = np.zeros(len(self.cluster.gpu_models), dtype=np.int64)
-        fill_packed_nodes(
-            self._hardware,
-            0,
-            spec.gpu_count,
-            0,
-            spec.cpu_cores,
-            spec.memory_mib,
-            spec.gpu_memory_mib,
-            np.zeros(len(self.cluster.nodes), dtype=np.int64),
-            nodes,
-        )
-        return int(nodes[self._hardware.gpu_model[0, gpu]])
 
     @property
     def origin_s(self) -> float:
@@ -230,8 +254,13 @@ class ClusterSimulator:
         """
         self._origin_s = origin_s
         for run in runs:
-            self._machines.time_s[0] = run.start.after_origin_s
+            self._machines.time_s[0] = run.start_s
             self._occupy(run.job, run.spec, self._numbers(run.job.placement), run.share, run.resumes)
+        for launch, run in zip(self._runs, runs, strict=True):
+            if run.state is not None:
+                set_run_state(self._machines, self._runs[launch].gpus, launch, run.state)
+        count_nodes(self._hardware, self._machines, 0)
+        self._moved = {}
         self.now_s, self._machines.time_s[0] = moment.time_s, moment.after_origin_s
         for gpu_id in lost_gpu_ids:
             gpu = self._gpu(gpu_id)
@@ -257,11 +286,12 @@ class ClusterSimulator:
         if launch is None:
             raise Conflict(f"{job_id} does not run", reason="NOT_RUNNING", metadata={"job_id": job_id})
         run = self._runs[launch]
+        work_from_s = run_state(self._machines, run.gpus[0], launch).work_from_s
         if run.spec.preemptible is None:
             why = "can't be stopped for another job: it is not preemptible"
-        elif not works(self._machines, 0, run.gpus[0]):
-            work_from_s = self._origin_s + float(self._machines.gpu_work_from_s[0, run.gpus[0]])
-            why = f"starts or restores until {work_from_s:g} s and can't be stopped for another job before"
+        elif self._machines.time_s[0] < work_from_s:
+            until_s = self._origin_s + work_from_s
+            why = f"starts or restores until {until_s:g} s and can't be stopped for another job before"
         else:
             return launch
         raise Conflict(f"{job_id} {why}", reason="NOT_PREEMPTIBLE", metadata={"job_id": job_id})
@@ -269,11 +299,12 @@ class ClusterSimulator:
     def _preempt(self, launch: int, message: str) -> ClusterEvent:
         run = self._runs[launch]
         lost_s = _cost_of(run.spec).lost_s
+        put_first(self._machines, run.gpus[0], launch)
         share = share_at_stop(self._machines, 0, run.gpus[0], run.share, run.full_s, lost_s)
         return replace(self._end(launch, EventKind.PREEMPTED, message), remaining_ratio=float(share))
 
     def lose_gpu(self, gpu_id: str) -> list[ClusterEvent]:
-        """Removes a GPU now: GPU_LOST, then LOST of its running job, on all its GPUs. No events if it is lost already.
+        """Removes a GPU now: GPU_LOST, then LOST of each job there, on all its GPUs. No events if it is lost already.
 
         Raises:
             NotFound: no such GPU.
@@ -282,9 +313,8 @@ class ClusterSimulator:
         if self._machines.gpu_speed[0, gpu] == 0.0:
             return []
         events = [ClusterEvent(0, EventKind.GPU_LOST, self.now_s, placement=Placement.on(gpu_id))]
-        launch = int(self._machines.gpu_job[0, gpu])
-        if launch != IDLE:
-            events.append(self._end(launch, EventKind.LOST, f"GPU {gpu_id} was lost"))
+        lost = f"GPU {gpu_id} was lost"
+        events += [self._end(launch, EventKind.LOST, lost) for launch in launches_on(self._machines, gpu)]
         set_speed(self._hardware, self._machines, 0, gpu, 0.0)
         self._metrics.lose(gpu, self.now_s)
         return events
@@ -303,7 +333,7 @@ class ClusterSimulator:
         return [ClusterEvent(0, EventKind.GPU_BACK, self.now_s, placement=Placement.on(gpu_id))]
 
     def set_gpu_speed(self, gpu_id: str, speed: float) -> None:
-        """Changes a GPU's speed now, and with it the end of its running job. No event: clusters don't report speeds.
+        """Changes a GPU's speed now, and with it the ends of what runs there. No event: clusters don't report speeds.
 
         Args:
             speed: relative to the model.
@@ -353,12 +383,16 @@ class ClusterSimulator:
         # them.
         self.now_s = time_s
         end_s = self._machines.time_s[0] = self._next_end_s()
-        worked = self._machines.gpu_end_s[0] == end_s
-        ending = np.flatnonzero(worked | (self._limit_end_s == end_s))
+        machines = self._machines
+        worked = {
+            *map(int, machines.gpu_job[0, machines.gpu_end_s[0] == end_s]),
+            *map(int, machines.mate_job[0, machines.mate_end_s[0] == end_s]),
+        }
+        at_limit = {launch for launch, limit_s in self._limit_end_s.items() if limit_s == end_s}
         events = []
-        for launch in sorted({int(launch) for launch in self._machines.gpu_job[0, ending]}):
+        for launch in sorted(worked | at_limit):
             run = self._runs[launch]
-            if worked[run.gpus[0]]:
+            if launch in worked:
                 events.append(self._end(launch, run.plan.kind, run.plan.message))
             else:
                 reached = f"time limit of {run.spec.time_limit_s:g} s reached"
@@ -367,7 +401,7 @@ class ClusterSimulator:
 
     def _next_end_s(self) -> float:
         """The next end of a job, by its work or its time limit, after the origin; inf if no job runs."""
-        return min(next_end_s(self._machines, 0), float(self._limit_end_s.min()))
+        return min([next_end_s(self._machines, 0), *self._limit_end_s.values()])
 
     def _after_origin_s(self, time_s: float) -> float:
         elapsed_s = time_s - self._origin_s
@@ -375,26 +409,38 @@ class ClusterSimulator:
         return whole_s if self._origin_s + whole_s == time_s else elapsed_s
 
     def _end(self, launch: int, kind: EventKind, message: str) -> ClusterEvent:
+        put_first(self._machines, self._runs[launch].gpus[0], launch)
         run = self._runs.pop(launch)
         del self._launch_of[run.job.job_id]
         vacate(self._hardware, self._machines, 0, run.gpus[0])
-        self._limit_end_s[list(run.gpus)] = math.inf
+        self._limit_end_s.pop(launch, None)
+        for partner in launches_on(self._machines, run.gpus[0]):
+            self._moved[self._runs[partner].job.job_id] = None
         for gpu in run.gpus:
-            self._metrics.end_job(gpu, self.now_s)
+            self._renew_load(gpu, self.now_s)
         return self._event(kind, run.job, message)
 
     def _event(self, kind: EventKind, job: RunningJob, message: str = "") -> ClusterEvent:
         return ClusterEvent(0, kind, self.now_s, job.job_id, job.attempt, job.placement, message)
 
     def _state(self, gpu: int) -> SimulatedGpu:
-        launch = int(self._machines.gpu_job[0, gpu])
+        running, mate = [*(self._runs[launch].job for launch in launches_on(self._machines, gpu)), None, None][:2]
         return SimulatedGpu(
             gpu=self._gpus[gpu],
             number=gpu,
             node=int(self._hardware.gpu_node[0, gpu]),
-            running=None if launch == IDLE else self._runs[launch].job,
+            running=running,
             lost=bool(self._machines.gpu_speed[0, gpu] == 0.0),
+            mate=mate,
         )
+
+    def _renew_load(self, gpu: int, time_s: float) -> None:
+        """Tells the metrics what runs on a GPU now."""
+        loads = [
+            Load(self._runs[each].job.job_id, self._runs[each].spec, run_state(self._machines, gpu, each).kept)
+            for each in launches_on(self._machines, gpu)
+        ]
+        self._metrics.set_load(gpu, time_s, loads)
 
     def _gpu(self, gpu_id: str) -> int:
         number = self._number_of.get(gpu_id)
@@ -414,56 +460,21 @@ class ClusterSimulator:
             raise job_runs(job_id, earlier.placement, earlier.attempt)
         check_set(job_id, spec, placement, self.cluster)
         states = [self._state(gpu) for gpu in gpus]
-        check_placement(
-            job_id,
-            spec,
-            placement,
-            {each.gpu.gpu_id: (self.cluster.nodes[each.node], each.gpu) for each in states},
-            self._free_of(states, gone),
-            lost={each.gpu.gpu_id for each in states if each.lost},
-            job_on={
-                each.gpu.gpu_id: each.running.job_id
-                for each in states
-                if each.running is not None and self._launch_of[each.running.job_id] not in gone
-            },
+        staying = {
+            each.gpu.gpu_id: [
+                self._runs[other] for other in launches_on(self._machines, each.number) if other not in gone
+            ]
+            for each in states
+        }
+        check_room(
+            job_id, spec, placement, self.cluster, self._machines, states, staying, [self._runs[each] for each in gone]
         )
-
-    def _free_of(self, states: Sequence[SimulatedGpu], gone: Collection[int]) -> Free:
-        """What is free of some GPUs and their nodes when the attempts of some launches are gone."""
-        nodes, machines = self.cluster.nodes, self._machines
-        free = Free(
-            {each.gpu.gpu_id: FreeGpu(nodes[each.node].node_id, each.gpu.memory_mib) for each in states},
-            {
-                nodes[each.node].node_id: FreeNode(
-                    int(machines.cores_free[0, each.node]), int(machines.memory_free_mib[0, each.node])
-                )
-                for each in states
-            },
-        )
-        for launch in gone:
-            for gpu in self._runs[launch].gpus:
-                node = free.nodes.get(nodes[int(self._hardware.gpu_node[0, gpu])].node_id)
-                if node is not None:
-                    node.cpu_cores += int(machines.gpu_cores[0, gpu])
-                    node.memory_mib += int(machines.gpu_memory_mib[0, gpu])
-        return free
+        for each in states:
+            for other in staying[each.gpu.gpu_id]:
+                if self._kept_beside(spec, other.spec, each.number) is None:
+                    raise cannot_share(job_id, spec, other, each.gpu)
 
 
 def _cost_of(spec: JobSpec) -> Preemptible:
     """What a stop costs a job, and going on afterwards."""
     return spec.preemptible or Preemptible()
-
-
-def warm() -> None:
-    """Compiles the code of a simulated cluster, or loads it from numba's cache, so that no launch waits."""
-    gpu_ids = ("first", "second")
-    nodes = tuple(Node(each, 1, 4096, (Gpu(each, REFERENCE_GPU_MODEL, 1),)) for each in gpu_ids)
-    simulator = ClusterSimulator(Cluster("warm", nodes))
-    work = SimulatedWork(1.0)
-    spec = JobSpec("job", "user", JobType.SIMULATION, gpu_count=2, simulated_work=work, preemptible=Preemptible())
-    simulator.launch("job", 1, spec, Placement.on(*gpu_ids))
-    simulator.launch("other", 1, spec, Placement.on(*gpu_ids), stops=["job"])
-    simulator.set_gpu_speed("first", 2.0)
-    end_s = simulator.next_event_time()
-    assert end_s is not None
-    simulator.advance_to(end_s)

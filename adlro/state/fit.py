@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from adlro.errors import Conflict, InvalidInput, NotFound
-from adlro.placement import Free, Placement, Resource, Shortage
+from adlro.placement import SHARED, Free, Placement, Resource, Shortage
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec
 
@@ -18,7 +18,7 @@ def check_placement(
     free: Free,
     *,
     lost: Container[str],
-    job_on: Mapping[str, str],
+    jobs_on: Callable[[str], Sequence[str]],
 ) -> None:
     """Refuses an impossible start: the whole of it, whichever of its GPUs or nodes can't.
 
@@ -29,22 +29,28 @@ def check_placement(
         place_of: by GPU its node and what it is.
         free: what is free.
         lost: ids of lost GPUs.
-        job_on: by busy GPU the id of its job.
+        jobs_on: gives the ids of the jobs on a busy GPU.
 
     Raises:
         Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED or NODE_MEMORY_EXHAUSTED; the message
             names the GPU or node and has the figures.
     """
-    for gpu_id in placement.gpu_ids:
+    for each in placement.gpus:
+        gpu_id = each.gpu_id
         if gpu_id in lost:
             raise Conflict(f"GPU {gpu_id} is lost", reason="GPU_LOST", metadata={"gpu_id": gpu_id})
-        if gpu_id in job_on:
-            raise Conflict(f"GPU {gpu_id} runs {job_on[gpu_id]}", reason="GPU_BUSY", metadata={"gpu_id": gpu_id})
+        gpu = free.gpus[gpu_id]
+        if not gpu.has(each.share):
+            there = f"GPU {gpu_id} runs {' and '.join(jobs_on(gpu_id))}"
+            part = f"; {gpu.share:g} of it is free, and {job_id} is to have all of it" if gpu.share > 0.0 else ""
+            raise Conflict(there + part, reason="GPU_BUSY", metadata={"gpu_id": gpu_id})
     missing = placement.fits(free, spec)
     if missing is None:
         return
-    if missing.resource in (Resource.GPU_SHARE, Resource.GPU_MEMORY):
-        raise _refusal(job_id, missing, place_of[missing.place][0], 1)
+    if missing.resource is Resource.GPU_MEMORY:
+        node, place = place_of[missing.place]
+        beside = jobs_on(missing.place) if missing.left < place.memory_mib else ()
+        raise _refusal(job_id, missing, node, 1, f" left beside {' and '.join(beside)}" if beside else "")
     members = [place_of[gpu_id][0] for gpu_id in placement.gpu_ids]
     count = sum(node.node_id == missing.place for node in members)
     node = next(node for node in members if node.node_id == missing.place)
@@ -55,13 +61,11 @@ def check_placement(
     raise _refusal(job_id, whole, node, count)
 
 
-def _refusal(job_id: str, missing: Shortage, node: Node, gpu_count: int) -> Conflict:
+def _refusal(job_id: str, missing: Shortage, node: Node, gpu_count: int, beside: str = "") -> Conflict:
     """The error for a job that needs, for so many GPUs on a node, more than is left."""
-    if missing.resource is Resource.GPU_SHARE:
-        reason, unit = "GPU_BUSY", " of it"
-        has = f"GPU {missing.place} has {missing.left:g} of it free"
-    elif missing.resource is Resource.GPU_MEMORY:
-        reason, has, unit = "GPU_MEMORY_TOO_SMALL", f"GPU {missing.place} has {missing.left} MiB", " MiB"
+    if missing.resource is Resource.GPU_MEMORY:
+        reason, unit = "GPU_MEMORY_TOO_SMALL", " MiB"
+        has = f"GPU {missing.place} has {missing.left} MiB{beside}"
     elif missing.resource is Resource.CPU_CORES:
         reason, unit = "NODE_CORES_EXHAUSTED", ""
         has = f"node {node.node_id} has {missing.left} of {node.cpu_cores} CPU cores free"
@@ -76,7 +80,8 @@ def check_set(job_id: str, spec: JobSpec, placement: Placement, cluster: Cluster
     """Refuses a placement that can't be one of the job's, whatever is free.
 
     Raises:
-        InvalidInput: it has another number of GPUs than the job asks for, or parts of GPUs.
+        InvalidInput: it has another number of GPUs than the job asks for, or parts of GPUs that the job can't have: a
+            job of one GPU that is shareable may have `SHARED` of it, every other job has whole GPUs.
         Conflict: MIXED_GPU_MODELS, TOO_MANY_NODES.
     """
     if len(placement.gpus) != spec.gpu_count:
@@ -85,8 +90,16 @@ def check_set(job_id: str, spec: JobSpec, placement: Placement, cluster: Cluster
             f"{', '.join(placement.gpu_ids)}",
             field="placement",
         )
-    if any(each.share != 1.0 for each in placement.gpus):
-        raise InvalidInput(f"{job_id} needs whole GPUs, and the placement has parts of some", field="placement")
+    if not placement.whole and (spec.gpu_count > 1 or not spec.shareable):
+        why = "only a job of one GPU may share it" if spec.gpu_count > 1 else "it is not shareable"
+        raise InvalidInput(
+            f"placement: {job_id} needs whole GPUs, since {why}, and has parts: {placement}", field="placement"
+        )
+    if any(each.share not in (SHARED, 1.0) for each in placement.gpus):
+        raise InvalidInput(
+            f"placement: a shareable job has {SHARED:g} of a GPU, or all of it, and {job_id} has {placement}",
+            field="placement",
+        )
     if spec.gpu_count == 1:
         return
     place = {gpu.gpu_id: (node.node_id, gpu.gpu_model) for node, gpu in cluster.gpus()}

@@ -204,7 +204,7 @@ def _hasten(machines: Machines, n: int, gpu: int, before: float, after: float) -
             machines.gpu_work_from_s[n, gpu] = _moved_s(work_from_s, time_s, before, after)
 
 
-@compiled_call
+@compiled
 def swap_mates(machines: Machines, n: int, gpu: int) -> None:
     """Lets the two jobs on a GPU of cluster n change places."""
     one, other = machines.gpu_job[n, gpu], machines.mate_job[n, gpu]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
-from adlro.hardware.shared_speeds import KEPT_SHARES, family_and_size
+from adlro.hardware.shared_speeds import KEPT_SHARES, chip_of, family_and_size
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -55,7 +55,7 @@ def pair_table(gpu_models: Sequence[str], known: str = "true") -> PairTable:
     """The kept shares as a scheduler expects them.
 
     Args:
-        gpu_models: K models; on one without figures no pair can share.
+        gpu_models: K models, each with the figures of its chip; on one without figures no pair can share.
         known: one of `PAIR_KINDS`; `true`: as they are.
 
     Raises:
@@ -66,9 +66,9 @@ def pair_table(gpu_models: Sequence[str], known: str = "true") -> PairTable:
     applications = tuple(dict.fromkeys(application for _, application, _ in KEPT_SHARES))
     size = len(applications)
     kept = np.zeros((size + 1, size + 1, len(gpu_models)))
-    for (model, one, other), (share, _) in KEPT_SHARES.items():
-        if model in gpu_models:
-            kept[applications.index(one), applications.index(other), list(gpu_models).index(model)] = share
+    for (chip, one, other), (share, _) in KEPT_SHARES.items():
+        of_chip = [number for number, model in enumerate(gpu_models) if chip_of(model) == chip]
+        kept[applications.index(one), applications.index(other), of_chip] = share
     if known != "true":
         expect = {"family": _family_mean, "application": _row_and_column, "mean": _mean}[known]
         of_family = [family_and_size(name)[0] for name in applications]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adlro.hardware.shared_speeds import chip_of
 from adlro.records.jobs import JobSpec, Preemptible
 from adlro.records.outcomes import NeighbourTime
 from adlro.services.decompose.outcomes.model_speeds import ModelSpeeds
@@ -34,7 +35,6 @@ from adlro.services.decompose.outcomes.restart_costs import (
 from adlro.services.decompose.pairs.pair_fits import PairFits
 from adlro.services.decompose.pairs.pair_memory import KeptShares, PairKey
 from adlro.services.decompose.pairs.shared_runs import SharingKind, TimeBeside, observed_run
-from adlro.services.decompose.pairs.shipped_pairs import chip_of
 from adlro.services.decompose.runtimes.predictor import Predictor
 
 MOST_LOG_STD = 0.5

@@ -19,9 +19,10 @@ from adlro.clusterside.kept import Kept
 from adlro.clusterside.timers import OneTimer, Timers
 from adlro.errors import Conflict
 from adlro.records.events import Capabilities, Clock, ClockMode, ClusterEvent, EventKind, RunningJob
+from adlro.records.jobs import JobSpec
 from adlro.services.simcluster.clock import ClusterClock, clock_scale
 from adlro.sim.gpu_metrics import MetricsSample
-from adlro.sim.runs import EarlierRun, Moment
+from adlro.sim.runs import EarlierRun, Moment, RunState
 from adlro.sim.simulator import ClusterSimulator
 
 # Seconds of wall time by which the ceiling of a REAL or SCALED clock is ahead of it.
@@ -40,7 +41,9 @@ class SimulatedCluster(Driver):
         clock: the initial clock.
     """
 
-    capabilities = Capabilities(virtual_clock=True, gpu_availability=True, stop=True, gangs=True, preemption=True)
+    capabilities = Capabilities(
+        virtual_clock=True, gpu_availability=True, stop=True, gangs=True, shares=True, preemption=True
+    )
 
     def __init__(self, simulator: ClusterSimulator, clock: Clock) -> None:
         self.cluster = simulator.cluster
@@ -76,25 +79,31 @@ class SimulatedCluster(Driver):
             resumes=attempt.resumes,
             stops=[each.job_id for each in victims],
         )
-        attempt.note = repr(self.simulator.moment.after_origin_s)
-        self.side.emit(events)
+        attempt.note = _note_of(self.simulator.state_of(attempt.job_id))
+        self._emit(events)
 
     def stop(self, attempt: Attempt) -> None:
         """Ends it now."""
         if attempt.preempt_asked:
-            self.side.emit([self.simulator.preempt(attempt.job_id, for_whom(None))])
+            self._emit([self.simulator.preempt(attempt.job_id, for_whom(None))])
             return
         event = self.simulator.stop(attempt.job_id)
         assert event is not None
-        self.side.emit([event])
+        self._emit([event])
+
+    def _emit(self, events: Sequence[ClusterEvent]) -> Sequence[ClusterEvent]:
+        """Reports events, with the notes of those that work at another speed since: they are journaled together."""
+        for job_id in self.simulator.take_moved():
+            self.side.renew_note(job_id, _note_of(self.simulator.state_of(job_id)))
+        return self.side.emit(events)
 
     def set_gpu_availability(self, gpu_id: str, available: bool) -> str:
         """See Driver."""
         self.present_s()
         change = self.simulator.restore_gpu if available else self.simulator.lose_gpu
-        events = self.side.emit(change(gpu_id))
+        events = self._emit(change(gpu_id))
         self.go_on()
-        return events[-1].job_id if events else ""
+        return next((event.job_id for event in events if event.job_id), "")
 
     def sample(self) -> tuple[float, MetricsSample]:
         """See Driver."""
@@ -132,13 +141,7 @@ class SimulatedCluster(Driver):
             origin_s, time_s, after_origin_s = map(float, kept.note.split())
             known = {gpu.gpu_id for _, gpu in self.cluster.gpus()}
             runs = [
-                EarlierRun(
-                    RunningJob(each.job_id, each.attempt, each.placement, each.start_s),
-                    each.spec,
-                    Moment(each.start_s, float(each.note)),
-                    each.remaining_ratio,
-                    each.resumes,
-                )
+                _run_of(each, each.spec)
                 for each in kept.open_attempts
                 if each.spec is not None and known.issuperset(each.placement.gpu_ids)
             ]
@@ -245,7 +248,7 @@ class SimulatedCluster(Driver):
             events = self.simulator.advance_to(next_s)  # ends come before the wake-up
             if self.side.wake_ups.take(next_s):
                 events.append(ClusterEvent(0, EventKind.WAKE_UP, next_s))
-            self.side.emit(events)
+            self._emit(events)
         self._timer.set(math.inf)
 
     def present_s(self) -> float:
@@ -268,3 +271,21 @@ class SimulatedCluster(Driver):
         if self._clock.paused or self._closed:
             return True
         return self._clock.mode is ClockMode.VIRTUAL and self.side.waits
+
+
+def _note_of(state: RunState) -> str:
+    """The note of an attempt: its state, to the last bit."""
+    return " ".join(map(repr, state))
+
+
+def _run_of(attempt: Attempt, spec: JobSpec) -> EarlierRun:
+    """An open attempt as the simulator takes it back; notes of older versions have its start alone."""
+    times = [float(each) for each in attempt.note.split()]
+    return EarlierRun(
+        RunningJob(attempt.job_id, attempt.attempt, attempt.placement, attempt.start_s),
+        spec,
+        times[0],
+        attempt.remaining_ratio,
+        attempt.resumes,
+        RunState(*times) if len(times) > 1 else None,
+    )

@@ -15,7 +15,8 @@ from adlro.services.simcluster.clock_store import ClockStore
 from adlro.services.simcluster.driver import SimulatedCluster
 from adlro.services.simcluster.settings import SimclusterSettings
 from adlro.services.simcluster.timekeeping import Timekeeper
-from adlro.sim.simulator import ClusterSimulator, warm
+from adlro.sim.simulator import ClusterSimulator
+from adlro.sim.warming import warm
 from adlro.workload.scenario import load_cluster, load_speeds
 
 

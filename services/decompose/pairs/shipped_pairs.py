@@ -16,12 +16,6 @@ _MODELS = frozenset(model for model, _, _ in KEPT_SHARES)
 _NAMES = frozenset(name for _, name, _ in KEPT_SHARES)
 
 
-def chip_of(gpu_model: str) -> str:
-    """The name under which pairs of a GPU model are known: v100_sxm2 and v100_pcie are Gavel's v100."""
-    chip = gpu_model.partition("_")[0]
-    return chip if chip in _MODELS else gpu_model
-
-
 def shipped_kept(pair: PairKey) -> float | None:
     """The shipped kept share of a pair; 0: it is none that could run together; None: it is not Gavel's."""
     if pair.gpu_model not in _MODELS or pair.kind.name not in _NAMES or pair.beside.name not in _NAMES:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from adlro.errors import InvalidInput
+from adlro.hardware.shared_speeds import chip_of
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, watch_redis
 from adlro.kit.server import ServiceContext
@@ -30,7 +31,6 @@ from adlro.services.decompose.outcomes.outcome_memory import GpuKey, OutcomeMemo
 from adlro.services.decompose.outcomes.restart_costs import RestartCosts
 from adlro.services.decompose.pairs.pair_fits import PairFits, with_shipped
 from adlro.services.decompose.pairs.pair_memory import PairKey, PairMemory
-from adlro.services.decompose.pairs.shipped_pairs import chip_of
 from adlro.services.decompose.runtimes.background_refits import BackgroundRefits
 from adlro.services.decompose.runtimes.coverage_figures import CoverageFigures, show_coverage
 from adlro.services.decompose.runtimes.drift import DriftDetectors

@@ -469,7 +469,7 @@ async def test_what_is_free_is_the_same_after_a_restart_at_any_moment(bench, see
         again = ClusterSide(Programs({}), LoopTimers())
         again.restore(kept_of(bench.side.collect(whole=True)))
         assert again.attempts._free == bench.side.attempts._free
-        assert again.attempts._job_on == bench.side.attempts._job_on
+        assert again.attempts._held == bench.side.attempts._held
         assert set(again._waiting) == set(bench.side._waiting)
     assert accepted > 5
     assert refused > 5

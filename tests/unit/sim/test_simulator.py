@@ -15,7 +15,8 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import EventKind
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, SimulatedWork
 from adlro.sim.durations import stable_normal, work_s
-from adlro.sim.simulator import ClusterSimulator, warm
+from adlro.sim.simulator import ClusterSimulator
+from adlro.sim.warming import warm
 from adlro.state import gangs, machines
 from adlro.workload.scenario import load_scenario
 

@@ -14,6 +14,7 @@ from adlro.records.events import ClusterEvent, EventKind
 from adlro.records.jobs import JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.sim import simulator as simulators
 from adlro.sim.durations import PlannedRun
+from adlro.sim.room_left import packed_nodes
 from adlro.sim.simulator import ClusterSimulator
 from tests.oracle.acts import anything
 from tests.oracle.cluster import Oracle
@@ -128,7 +129,7 @@ class Replayed(ClusterSimulator):
     def _spread_speed(self, spec: JobSpec, gpus: tuple[int, ...]) -> float:
         job = self.instance.jobs[int(spec.name)]
         nodes = len({self.instance.gpus[gpu].node for gpu in gpus})
-        spread = nodes > self._packed_nodes(spec, gpus[0])
+        spread = nodes > packed_nodes(self._hardware, spec, gpus[0])
         return job.spreads_at(self.instance.gpus[gpus[0]].model, False) if spread else 1.0
 
 

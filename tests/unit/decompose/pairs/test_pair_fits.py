@@ -8,11 +8,12 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from adlro.hardware.shared_speeds import chip_of
 from adlro.services.decompose.metrics import DecomposeMetrics
 from adlro.services.decompose.pairs.pair_fits import PairFits
 from adlro.services.decompose.pairs.pair_memory import PRIOR_MEAN, PairFit, PairKey, PairMemory
 from adlro.services.decompose.pairs.shared_runs import SharedRun, SharingKind
-from adlro.services.decompose.pairs.shipped_pairs import SHIPPED_STD, chip_of, shipped_kept
+from adlro.services.decompose.pairs.shipped_pairs import SHIPPED_STD, shipped_kept
 
 A, B = SharingKind.named("a"), SharingKind.named("b")
 LM, RESNET = SharingKind.named("LM (batch size 20)"), SharingKind.named("ResNet-18 (batch size 16)")
