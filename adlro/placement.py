@@ -21,10 +21,6 @@ _ROUNDING = 1e-9
 """Shares of a GPU add up to 1 within this, whatever the sums of floats say."""
 
 
-SHARED = 0.5
-"""The share that a job has of a GPU which it may share with another one, alone there or not."""
-
-
 class Demand(Protocol):
     """What a job asks for with each of its GPUs: a `JobSpec`, or a job of a list."""
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from adlro.hardware.shared_speeds import TURN_SHARE
 from adlro.records.jobs import JobSpec
 from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.occupancy import Layout
 from adlro.state.observation import Bools, Floats, Ints
 from adlro.state.scene import Shares
-
-EQUAL_SHARE = 0.5
-"""Assumed of two jobs that run together and of which nothing is known: they take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,8 @@ class PairTable:
     def kept_by(self, spec: JobSpec, beside: JobSpec, model: int) -> float:
         """The share of its speed that a job is expected to keep beside another one, which runs there already."""
         if not self.number_of:
-            return EQUAL_SHARE
-        return float(self.kept[self.family(spec), self.family(beside), model]) or EQUAL_SHARE
+            return TURN_SHARE
+        return float(self.kept[self.family(spec), self.family(beside), model]) or TURN_SHARE
 
 
 def asks_for_a_part(spec: JobSpec) -> bool:

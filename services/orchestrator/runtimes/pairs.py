@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from adlro.errors import AdlroError
-from adlro.hardware.shared_speeds import kept_shares
+from adlro.hardware.shared_speeds import chip_of, kept_shares
 from adlro.records.jobs import JobSpec
 from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.sharing import PairTable, asks_for_a_part
@@ -125,6 +125,6 @@ def measured(kinds: Sequence[ApplicationSize], gpu_models: Sequence[str]) -> Flo
     for one, kind in enumerate(kinds):
         for other, beside in enumerate(kinds):
             for model, name in enumerate(gpu_models):
-                figures = kept_shares(name, kind.application, beside.application)
+                figures = kept_shares(chip_of(name), kind.application, beside.application)
                 kept[one, other, model] = 0.0 if figures is None else figures[0]
     return kept
