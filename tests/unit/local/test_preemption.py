@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from adlro.attempt.journal import STOP
 from adlro.clusterside.kept import Kept
 from adlro.errors import Conflict
 from adlro.placement import Placement
@@ -21,6 +24,7 @@ from adlro.records.jobs import AttemptRef, Preemptible
 from adlro.records.payloads import LogStream
 from adlro.services.local import driver as driver_module
 from adlro.services.local.cleaning import clean
+from adlro.services.local.ends import PEER_ENDED
 from tests.unit.local.bench import Bench, shell, spec_of
 
 TWO_NODES = "a=v100_sxm2:2,b=v100_sxm2:2"
@@ -116,17 +120,15 @@ async def test_ranks_that_were_not_told_yet_have_the_grace_of_the_preemption_too
     """The first rank ends before the stop of the second one is written down."""
     from adlro.attempt.attempts import Attempts
 
-    stop, stops = Attempts._stop, list[tuple[str, float | None]]()
-    held = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop, stops, held = Attempts._stop, list[tuple[str, float | None]](), threading.Event()
 
     def late(self: Attempts, name: str, reason: Any, detail: str, grace_s: float | None) -> None:
-        stops.append((name[-2:], grace_s))
         if name.endswith(".r1") and not detail:
-            asyncio.run_coroutine_threadsafe(held.wait(), loop).result(30.0)
+            assert held.wait(30.0), "nobody else has ended it"
         stop(self, name, reason, detail, grace_s)
         if name.endswith(".r1"):
-            loop.call_soon_threadsafe(held.set)
+            held.set()
+        stops.append((name[-2:], grace_s))
 
     monkeypatch.setattr(Attempts, "_stop", late)
     launch(nodes, "job-1", SAVES, 0, 2, grace_s=7.0)
@@ -134,7 +136,14 @@ async def test_ranks_that_were_not_told_yet_have_the_grace_of_the_preemption_too
     launch(nodes, "job-2", "exit 0", 2, stops=("job-1",))
     end = await nodes.ended("job-1")
     assert (end.kind, end.message) == (EventKind.PREEMPTED, "for job-2")
-    assert stops == [("r0", 7.0), ("r1", 7.0), ("r1", 7.0)]
+    first, second = (
+        json.loads((nodes.attempts / each / STOP).read_text()) for each in nodes.names if each.startswith("job-1")
+    )
+    assert (first["detail"], first.get("grace_s")) == ("", 7.0)
+    assert (second["detail"].startswith(PEER_ENDED), second.get("grace_s")) == (True, 7.0)
+    # Threads write the stops down: which of them comes first, and which is the last to return, is nobody's promise.
+    await nodes.until(lambda: len(stops) == 3)
+    assert sorted(stops, key=str) == [("r0", 7.0), ("r1", 7.0), ("r1", 7.0)]
     await nodes.ended("job-2")
 
 
