@@ -347,31 +347,40 @@ async def killed(bench: Bench) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_random_preemptions_with_kills_of_the_service(nodes, seed):
-    """Each job goes on until it has counted to its figure; a file for each GPU shows that nobody else is there."""
+    """Each job goes on until it has counted to its figure; a file for each GPU shows that nobody else is there.
+
+    None is done before there were enough of all that is to happen, however fast or slow this machine is.
+    """
     nodes.threads = ThreadPoolExecutor()
     asyncio.get_running_loop().set_default_executor(nodes.threads)
     draw = random.Random(seed)
     places = nodes.folder / "places"
     places.mkdir()
     places.chmod(0o777)
+    enough = nodes.folder / "enough"
     count = 'f="$ADLRO_JOB_DIR/count$NODE_RANK"; n=$(cat "$f" 2>/dev/null || echo 0); '
     claim = f'for g in $(echo $ADLRO_GPU_IDS | tr "/," "- "); do mkdir {places}/$g || exit 9; done; '
     leave = f'for g in $(echo $ADLRO_GPU_IDS | tr "/," "- "); do rmdir {places}/$g; done; '
     script = (
         f"{count}asked=; stop() {{ {leave} exit 0; }}; trap asked=1 TERM; {claim} trap stop TERM; "
         '[ -z "$asked" ] || stop; '
-        f'while [ $n -lt 8 ]; do sleep 0.05; n=$((n+1)); echo $n >"$f.new"; mv "$f.new" "$f"; done; {leave}'
+        f"while [ $n -lt 8 ] || [ ! -e {enough} ]; do "
+        f'sleep 0.05; n=$((n+1)); echo $n >"$f.new"; mv "$f.new" "$f"; done; {leave}'
     )
     attempts = {f"job-{number}": 0 for number in range(8)}
     sizes = {job_id: draw.choice((1, 1, 2)) for job_id in attempts}
     over: set[str] = set()
-    preempted = kills = 0
+    kills = kills_amid = 0
     gpus = range(4)
     gpu_ids = [gpu.gpu_id for _, gpu in nodes.driver.cluster.gpus()]
     async with asyncio.timeout(500.0):
         while len(over) < len(attempts):
             await asyncio.sleep(draw.choice((0.0, 0.02, 0.1)))
-            for event in nodes.all_events():
+            events = nodes.all_events()
+            preempted = sum(event.kind is EventKind.PREEMPTED for event in events)
+            if preempted > 12 and kills > 6 and kills_amid > 2:
+                enough.touch()
+            for event in events:
                 if event.kind is EventKind.FINISHED:
                     over.add(event.job_id)
                 assert event.kind is not EventKind.FAILED, (event, seed)
@@ -395,12 +404,11 @@ async def test_random_preemptions_with_kills_of_the_service(nodes, seed):
                 except Conflict:
                     continue
                 attempts[job_id] += 1
-                preempted += len(stops)
             elif draw.random() < 0.15:
                 kills += 1
+                kills_amid += any(each.preempt_asked for each in open_ones.values())
                 await killed(nodes)
-    assert preempted > 3
-    assert kills > 3
+    assert enough.exists(), "a program was done before its time"
     assert list(places.iterdir()) == []
     for job_id in attempts:
         told = [event for event in nodes.events(job_id) if event.kind is EventKind.STARTED]
