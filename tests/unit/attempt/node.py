@@ -26,8 +26,11 @@ from adlro.records.payloads import ExitStatus, process_payload
 NOTE = 'echo started >> "$RUNS"; '
 """The first words of a shell program that notes its start."""
 
-DAEMON = "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 0.2; done' >/dev/null 2>&1 & "
-"""Words that leave a process in a session of its own, which ignores SIGTERM."""
+DAEMON = (
+    "setsid sh -c 'trap \"\" TERM HUP; echo >deaf.$$; while :; do sleep 0.2; done' >/dev/null 2>&1 & "
+    'while [ ! -e "deaf.$!" ]; do sleep 0.01; done; '
+)
+"""Words that leave a process in a session of its own, which ignores SIGTERM by the time that they are done."""
 
 
 class Node:
