@@ -7,6 +7,7 @@ the disk run in threads; ends are waited for at the supervisor's pidfd, without 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -325,7 +326,9 @@ class Attempts:
         fd = open_process(*process)
         if fd is not None:
             try:
-                signal.pidfd_send_signal(fd, signal.SIGTERM)
+                # It may just have ended: then so has the attempt, or the next supervisor reads the record.
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, signal.SIGTERM)
             finally:
                 os.close(fd)
 

@@ -107,6 +107,7 @@ def _print_status(found: dict[str, Any]) -> None:
             console.print(f"fallbacks   {counts.replace('_', ' ')} [dim](decisions of hold_gang instead)[/]")
         if decides["shadow"] is not None:
             console.print(f"shadow      {shadow_text(decides['shadow'])}")
+        console.print(f"preemption  {_preemption_text(decides)}")
         console.print(
             f"jobs        {decides['running_count']} running, {decides['queue_length']} waiting,"
             f" {decides['waiting_for_begin_time_count']} before their begin time"
@@ -127,6 +128,12 @@ def _print_status(found: dict[str, Any]) -> None:
 
 def _version(version: str) -> str:
     return f" [dim]{escape(version)}[/]" if version else ""
+
+
+def _preemption_text(decides: dict[str, Any]) -> str:
+    if not decides["preemption"]:
+        return "off"
+    return f"on, of jobs that can be stopped and have run {render.seconds(decides['preemption_min_run_s'])}"
 
 
 def shadow_text(shadow: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ Nothing of ROCm is needed, so no release of it can be the wrong one.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,8 +122,8 @@ class AmdReader:
             return Reading(lost="the kernel does not list it any more: it has fallen off the bus, or was removed")
         figures = device.figures
         memory_busy = _scaled(drm / "mem_busy_percent", 0.01)
-        sensors = sorted((drm / "hwmon").glob("hwmon*"))
-        errors = [_uncorrectable(each) for each in sorted((drm / "ras").glob("*_err_count"))]
+        sensors = _in(drm / "hwmon", "hwmon")
+        errors = [_uncorrectable(each) for each in _in(drm / "ras") if each.name.endswith("_err_count")]
         return Reading(
             utilization=_scaled(drm / "gpu_busy_percent", 0.01),
             memory_used_mib=_scaled(drm / "mem_info_vram_used", 2.0**-20),
@@ -139,10 +140,10 @@ class AmdReader:
         if not Path(self._root, _PROCESSES).is_dir():
             return None
         found: dict[int, list[ComputeProcess]] = {}
-        folders = [each for each in Path(self._root, _PROCESSES).glob("*") if each.name.isdigit()]
+        folders = [each for each in _in(Path(self._root, _PROCESSES)) if each.name.isdigit()]
         for pid, folder in sorted((int(each.name), each) for each in folders):
-            queues = {_number(each) for each in folder.glob("queues/*/gpuid")}
-            for each in sorted(folder.glob("vram_*")):
+            queues = {_number(each / "gpuid") for each in _in(folder / "queues")}
+            for each in _in(folder, "vram_"):
                 gpu_id, held = each.name.removeprefix("vram_"), _number(each) or 0
                 if gpu_id.isdigit() and (held or int(gpu_id) in queues):
                     user = user_of(pid, str(Path(self._root, "proc")))
@@ -202,7 +203,7 @@ def _own_spec(folder: Path, drm: Path, properties: dict[str, int]) -> GpuSpec:
         # HBM has wide buses and two transfers a clock; GDDR6 sixteen of the clock that the driver reports, GDDR5 four.
         transfers = 2 if width >= 1024 else 16 if properties.get("gfx_target_version", 0) >= 100000 else 4
         bandwidth = max(bandwidth, width / 8 * bank.get("mem_clk_max", 0) * transfers / 1000)
-    sensors = sorted((drm / "hwmon").glob("hwmon*"))
+    sensors = _in(drm / "hwmon", "hwmon")
     power = _first([each / name for each in sensors for name in ("power1_cap_default", "power1_cap")], 1e-6)
     critical = _first([each / name for each in sensors for name in ("temp1_crit", "temp2_crit")], 1e-3)
     return GpuSpec(
@@ -245,6 +246,21 @@ def _properties(path: Path) -> dict[str, int]:
 def _uncorrectable(path: Path) -> int:
     lines = (line.partition(":") for line in _text(path).splitlines())
     return sum(int(value) for name, _, value in lines if name.strip() == "ue" and value.strip().isdigit())
+
+
+def _in(folder: Path, start: str = "") -> list[Path]:
+    """What is in a folder, in order; nothing where it has gone.
+
+    The folder of a process or of a GPU may go at any moment, and a glob raises then (Python 3.11).
+
+    Args:
+        folder: which.
+        start: that names begin with.
+    """
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if name.startswith(start))
+    except OSError:
+        return []
 
 
 def _first(paths: Sequence[Path], factor: float) -> float:

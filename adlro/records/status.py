@@ -38,6 +38,8 @@ class OrchestratorStatus:
         decisions_by_basis: under the acting policy, since the acting session began or the policy was set; 0 for a
             missing basis.
         reservations: GPUs that are kept free for jobs that wait for several.
+        preemption: jobs may be stopped for others: the orchestrator's setting; policy and cluster decide too.
+        preemption_min_run_s: with it, how long a job's program has run before it may be stopped.
     """
 
     acting: bool
@@ -68,6 +70,8 @@ class OrchestratorStatus:
     drain_reasons: Mapping[str, str] = field(default_factory=dict)
     decisions_by_basis: Mapping[DecisionBasis, int] = field(default_factory=dict)
     reservations: tuple[JobReservation, ...] = ()
+    preemption: bool = False
+    preemption_min_run_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,8 @@ class GetStatusResponse(_message.Message):
     DRAIN_REASONS_FIELD_NUMBER: _builtins.int
     DECISIONS_BY_BASIS_FIELD_NUMBER: _builtins.int
     RESERVATIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTION_FIELD_NUMBER: _builtins.int
+    PREEMPTION_MIN_RUN_S_FIELD_NUMBER: _builtins.int
     acting: _builtins.bool
     """This process holds the lease and places jobs; other orchestrators stand by."""
     instance_id: _builtins.str
@@ -173,6 +175,12 @@ class GetStatusResponse(_message.Message):
     deciding_basis: Global___DecisionBasis.ValueType
     unreadable_job_count: _builtins.int
     """Unfinished jobs with undecodable records in Redis: no service acts on them. As of the session's start."""
+    preemption: _builtins.bool
+    """Jobs that can be stopped may be stopped for others: this orchestrator's setting. Whether one is stopped depends on
+    the policy and the cluster too.
+    """
+    preemption_min_run_s: _builtins.float
+    """With preemption: seconds of cluster time that a job's program has run since its last start before it may be stopped."""
     @_builtins.property
     def drained_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -228,10 +236,12 @@ class GetStatusResponse(_message.Message):
         drain_reasons: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         decisions_by_basis: _abc.Iterable[Global___BasisCount] | None = ...,
         reservations: _abc.Iterable[_job_pb2.JobReservation] | None = ...,
+        preemption: _builtins.bool = ...,
+        preemption_min_run_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "problem", b"problem", "queue_length", b"queue_length", "reservations", b"reservations", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "preemption", b"preemption", "preemption_min_run_s", b"preemption_min_run_s", "problem", b"problem", "queue_length", b"queue_length", "reservations", b"reservations", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -294,6 +294,8 @@ class Orchestrator:
             unreadable_job_count=session.unreadable_count if session else 0,
             reservations=() if (held := self._reservation(session)) is None else (held,),
             decisions_by_basis=dict(self.acting.guard.decisions_of(self.acting.policy)) if session else {},
+            preemption=self._min_run_s is not None,
+            preemption_min_run_s=self._min_run_s or 0.0,
         )
 
     @staticmethod

@@ -114,6 +114,8 @@ async def in_process(redis_url: str, cluster_address: str, checkpoint: Path) -> 
         prediction_timeout_s=0.2,
         policy="sjf",
         checkpoint=str(checkpoint),
+        preemption="on",
+        preemption_min_run_s=90.0,
     )
     async with serve(OrchestratorServer(settings), settings) as address:
         yield address
@@ -128,6 +130,8 @@ async def spawned(redis_url: str, cluster_address: str, checkpoint: Path) -> Asy
         "ADLRO_ORCHESTRATOR_PREDICTION_TIMEOUT_S": "0.2",
         "ADLRO_ORCHESTRATOR_POLICY": "sjf",
         "ADLRO_ORCHESTRATOR_CHECKPOINT": str(checkpoint),
+        "ADLRO_ORCHESTRATOR_PREEMPTION": "on",
+        "ADLRO_ORCHESTRATOR_PREEMPTION_MIN_RUN_S": "90",
     }
     # In a thread: the cluster answers on this loop meanwhile.
     service = await asyncio.to_thread(spawn_service, "orchestrator", env)
@@ -158,6 +162,7 @@ async def test_status_tells_who_acts_and_how_things_stand(house: House) -> None:
     assert status.lease_holder == status.instance_id
     assert status.fencing_token >= 1
     assert status.policy == "sjf"
+    assert (status.preemption, status.preemption_min_run_s) == (True, 90.0)
     assert status.problem == ""
     for _ in range(18):
         await house.submit(cpu_cores=1)

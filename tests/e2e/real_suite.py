@@ -75,7 +75,9 @@ class RealSuite:
 
     def folders(self) -> dict[str, Path]:
         """The folders of attempts on the machine, by the attempt's name: `<job>.<attempt>.<more>`."""
-        return {path.parent.name: path.parent for path in self.running.data_dir.rglob("intent.json")}
+        # A glob would raise where a folder goes while it is looked at (Python 3.11).
+        found = (Path(folder) for folder, _, files in os.walk(self.running.data_dir) if "intent.json" in files)
+        return {each.name: each for each in found}
 
     def folder(self, job_id: str, attempt: int = 1) -> Path | None:
         """Of one attempt; None: there is none (yet)."""

@@ -46,11 +46,13 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def children(pid: int) -> list[int]:
-    """All processes below one."""
+    """All processes below one, as far as they are still there."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *children(child)]
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                for child in map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()):
+                    found += [child, *children(child)]
     return found
 
 

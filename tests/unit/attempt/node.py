@@ -26,8 +26,11 @@ from adlro.records.payloads import ExitStatus, process_payload
 NOTE = 'echo started >> "$RUNS"; '
 """The first words of a shell program that notes its start."""
 
-DAEMON = "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 0.2; done' >/dev/null 2>&1 & "
-"""Words that leave a process in a session of its own, which ignores SIGTERM."""
+DAEMON = (
+    "setsid sh -c 'trap \"\" TERM HUP; echo >deaf.$$; while :; do sleep 0.2; done' >/dev/null 2>&1 & "
+    'while [ ! -e "deaf.$!" ]; do sleep 0.01; done; '
+)
+"""Words that leave a process in a session of its own, which ignores SIGTERM by the time that they are done."""
 
 
 class Node:
@@ -126,19 +129,31 @@ def skip_without_holes(folder: Path) -> None:
             path.unlink()
 
 
-def plainly_marked(mark: str) -> dict[int, int]:
-    """PID and start of all processes of which a thread that lives carries a mark."""
+def plainly_marked(mark: str, proc: str = "/proc") -> dict[int, int]:
+    """PID and start of all processes of which a thread that lives carries a mark.
+
+    Args:
+        mark: of an attempt.
+        proc: where the kernel's process files are.
+    """
     found = {}
-    for environ in Path("/proc").glob("[0-9]*/task/*/environ"):
-        try:
-            carries = f"ADLRO_MARK={mark}".encode() in environ.read_bytes()
-            stat = environ.with_name("stat").read_text().rpartition(") ")[2].split()
-            first = Path(*environ.parts[:3], "stat").read_text().rpartition(") ")[2].split()
-        except OSError:  # it has gone
-            continue
-        if carries and stat[0] not in "ZX":
-            found[int(environ.parts[2])] = int(first[19])
+    for pid in filter(str.isdigit, os.listdir(proc)):
+        # One that has gone since it was listed; a glob would raise (Python 3.11).
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"{proc}/{pid}/task"):
+                with contextlib.suppress(OSError):
+                    if _carries(f"{proc}/{pid}/task/{thread}", mark):
+                        found[int(pid)] = int(_stat(f"{proc}/{pid}")[19])
     return found
+
+
+def _carries(thread: str, mark: str) -> bool:
+    carries = f"ADLRO_MARK={mark}".encode() in Path(thread, "environ").read_bytes()
+    return carries and _stat(thread)[0] not in "ZX"
+
+
+def _stat(folder: str) -> list[str]:
+    return Path(folder, "stat").read_text().rpartition(") ")[2].split()
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:

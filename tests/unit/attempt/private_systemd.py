@@ -143,7 +143,7 @@ def _wait(process: subprocess.Popen[str]) -> int:
 def _children(pid: int) -> list[int]:
     try:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
+    except OSError:  # it has gone
         return []
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from adlro.attempt import attempts as attempts_module
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver, TreeDriver
 from adlro.attempt.given import NotStartedError, user_of
@@ -188,6 +189,28 @@ async def test_a_program_that_never_ends_has_its_time_limit_kept_without_a_servi
     assert view.ended is not None
     assert view.ended.boottime_s - view.began.boottime_s >= 0.9
     assert not node.left()
+
+
+async def test_a_stop_of_what_ends_at_that_moment_is_no_error(node: Node, tmp_path: Path, monkeypatch):
+    """Its supervisor has gone before it can be told."""
+    go = tmp_path / "go"
+    await node.attempts.start("a.1", node.launch(f"while [ ! -e {go} ]; do sleep 0.02; done"))
+    await until(lambda: node.runs() == 1)
+    open_process, gone = attempts_module.open_process, list[int]()
+
+    def opened(pid: int, start_ticks: int) -> int | None:
+        fd = open_process(pid, start_ticks)
+        go.touch()
+        while process_stat(pid) is not None:
+            time.sleep(0.01)
+        node.attempts._reap()
+        gone.append(pid)
+        return fd
+
+    monkeypatch.setattr(attempts_module, "open_process", opened)
+    await node.attempts.stop("a.1")
+    assert len(gone) == 1
+    assert (await node.ended()).succeeded
 
 
 async def test_workers_in_sessions_of_their_own_end_with_a_stop(node: Node):

@@ -381,6 +381,16 @@ def test_status_counts_records_that_cannot_be_read(suite: FakeSuite, adlro: Run)
     assert "3 more have records that can't be read" in adlro("status").stdout
 
 
+def test_status_says_whether_jobs_may_be_stopped_for_others(suite: FakeSuite, adlro: Run) -> None:
+    assert "preemption  off\n" in adlro("status").stdout
+    found = json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]
+    assert (found["preemption"], found["preemption_min_run_s"]) == (False, 0.0)
+    suite.preemption_min_run_s = 600.0
+    assert "preemption  on, of jobs that can be stopped and have run 10m 0s\n" in adlro("status").stdout
+    found = json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]
+    assert (found["preemption"], found["preemption_min_run_s"]) == (True, 600.0)
+
+
 def test_a_decision_is_described_with_what_it_rests_on(suite: FakeSuite, adlro: Run) -> None:
     shown = " ".join(adlro("describe", "decision", "d-1").stdout.split())
     for text in (

@@ -89,6 +89,7 @@ class FakeSuite:
         self.shadow = ""
         self.policy_problem = ""
         self.unreadable_job_count = 0
+        self.preemption_min_run_s: float | None = None
         self.fallbacks: dict[Any, int] = {}
         self.decisions_by_basis: dict[Any, int] = {}
         self.deciding_basis: Any = orchestrator_service_pb2.DECISION_BASIS_POLICY
@@ -501,6 +502,8 @@ class _Services:
                 for basis, count in self.suite.decisions_by_basis.items()
             ],
             unreadable_job_count=self.suite.unreadable_job_count,
+            preemption=self.suite.preemption_min_run_s is not None,
+            preemption_min_run_s=self.suite.preemption_min_run_s or 0.0,
         )
 
     def do_ListPolicies(self, _request: Any) -> Any:

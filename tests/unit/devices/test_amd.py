@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import pwd
+import shutil
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,34 @@ def test_processes_that_hold_memory_or_have_a_queue(mi210):
         (pid, me, 2048),
         (5000001, "", 0),
     ]
+
+
+@pytest.mark.parametrize("gone", ["5000001", "5000001/queues"])
+def test_a_process_that_goes_while_it_is_looked_at(mi210, monkeypatch, gone):
+    device = dataclasses.replace(amd.find(str(mi210)).devices[0], kfd_gpu_id=51234)
+    processes = mi210 / "sys/class/kfd/kfd/proc"
+    write_files(
+        processes,
+        {
+            "5000001/vram_51234": "0\n",
+            "5000001/queues/0/gpuid": "51234\n",
+            "5000002/vram_51234": f"{2 << 30}\n",
+        },
+    )
+
+    def late(list_folder):
+        def listed(folder="."):
+            if str(folder).rstrip("/") == str(processes / gone):
+                shutil.rmtree(processes / "5000001", ignore_errors=True)
+            return list_folder(folder)
+
+        return listed
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, late(getattr(os, name)))
+    (reading,) = amd.AmdReader([device], str(mi210)).read()[0].values()
+    assert not (processes / "5000001").exists()
+    assert [(each.pid, each.memory_mib) for each in reading.processes or ()] == [(5000002, 2048)]
 
 
 def test_a_gpu_that_the_kernel_no_longer_lists_is_lost(mi210):

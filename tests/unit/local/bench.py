@@ -18,7 +18,7 @@ from adlro.errors import Conflict
 from adlro.placement import Placement
 from adlro.records.events import ENDS, ClusterEvent, EventKind
 from adlro.records.jobs import JobSpec, JobType
-from adlro.records.payloads import Payload, process_payload
+from adlro.records.payloads import LogStream, Payload, process_payload
 from adlro.services.local.driver import LocalDriver
 from adlro.services.local.settings import LocalSettings
 from tests.unit.attempt.node import plainly_marked
@@ -154,6 +154,15 @@ class Bench:
     async def running(self, job_id: str) -> Attempt:
         await self.until(lambda: EventKind.RUNNING.name in self.kinds(job_id))
         return next(each for each in self.side.open_attempts() if each.job_id == job_id)
+
+    async def says(self, job_id: str, words: str, rank: int = 0) -> None:
+        """Its program runs and has written these words: as when it has set its traps."""
+        await self.running(job_id)
+        while words not in await self._output(job_id, rank):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.01)
+
+    async def _output(self, job_id: str, rank: int) -> str:
+        return (await self.driver.read_log(job_id, 1, LogStream.STDOUT, 0, 65536, rank)).data.decode()
 
     async def until(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
         async with asyncio.timeout(timeout_s):

@@ -265,7 +265,8 @@ async def test_an_attempt_that_was_accepted_and_not_begun_begins_once(bench):
 
 async def test_what_the_record_has_as_ended_is_stopped_and_keeps_its_gpu_until_then(bench):
     bench.launch("job-1", "trap '' TERM; echo here; while :; do sleep 0.1; done")
-    attempt = await bench.running("job-1")
+    await bench.says("job-1", "here")
+    (attempt,) = bench.side.open_attempts()
     bench.driver.ended(attempt, EventKind.LOST, "as if its GPU had left the cluster")
     await bench.restart()
     await bench.until(bench.driver.gpu_conditions)
@@ -337,8 +338,10 @@ async def test_a_record_that_can_not_be_read_keeps_no_other_attempt_from_the_ser
 async def test_a_new_attempt_of_a_job_waits_until_the_older_one_has_ended(bench):
     """A GPU has left the cluster: its attempt is lost by the record, and its program has its grace yet."""
     overlap = bench.folder / "overlap"
-    bench.launch("job-1", None, number=1, payload=shell("trap '' TERM; while :; do sleep 0.1; done", grace_s=2.0))
-    await bench.running("job-1")
+    bench.launch(
+        "job-1", None, number=1, payload=shell("trap '' TERM; echo deaf; while :; do sleep 0.1; done", grace_s=2.0)
+    )
+    await bench.says("job-1", "deaf")
     bench.settings = bench.settings.model_copy(update={"fake_gpus": "v100_sxm2:1"})
     await bench.restart()
     assert (await bench.ended("job-1")).kind is EventKind.LOST
@@ -350,8 +353,10 @@ async def test_a_new_attempt_of_a_job_waits_until_the_older_one_has_ended(bench)
 
 
 async def test_a_stop_of_an_attempt_that_waits_for_an_older_one_does_not_wait(bench):
-    bench.launch("job-1", None, number=1, payload=shell("trap '' TERM; while :; do sleep 0.1; done", grace_s=600.0))
-    await bench.running("job-1")
+    bench.launch(
+        "job-1", None, number=1, payload=shell("trap '' TERM; echo deaf; while :; do sleep 0.1; done", grace_s=600.0)
+    )
+    await bench.says("job-1", "deaf")
     bench.settings = bench.settings.model_copy(update={"fake_gpus": "v100_sxm2:1"})
     await bench.restart()
     await bench.ended("job-1")

@@ -519,8 +519,9 @@ async def test_an_emptied_store_and_a_closed_gate_begin_nothing(nodes, monkeypat
 
 
 async def test_what_the_record_has_ended_is_ended_on_all_gpus(nodes):
-    nodes.launch("job-1", "trap '' TERM; while :; do sleep 0.05; done", 0, 2)
-    await nodes.running("job-1")
+    nodes.launch("job-1", "trap '' TERM; echo deaf; while :; do sleep 0.05; done", 0, 2)
+    for rank in range(2):
+        await nodes.says("job-1", "deaf", rank)
     nodes.driver.ended(next(iter(nodes.side.open_attempts())), EventKind.LOST, "given up")
     await nodes.restart()
     await nodes.until(lambda: {each.gpu_id for each in nodes.driver.gpu_conditions()} == {"a/0", "b/0"})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from adlro.attempt.journal import STOP
 from adlro.clusterside.kept import Kept
 from adlro.errors import Conflict
 from adlro.placement import Placement
@@ -21,6 +24,7 @@ from adlro.records.jobs import AttemptRef, Preemptible
 from adlro.records.payloads import LogStream
 from adlro.services.local import driver as driver_module
 from adlro.services.local.cleaning import clean
+from adlro.services.local.ends import PEER_ENDED
 from tests.unit.local.bench import Bench, shell, spec_of
 
 TWO_NODES = "a=v100_sxm2:2,b=v100_sxm2:2"
@@ -47,10 +51,11 @@ def launch(
     attempt: int = 1,
     resumes: bool = False,
     grace_s: float | None = 20.0,
+    payload_grace_s: float = 1.0,
     **more: Any,
 ) -> Any:
     gpu_ids = [gpu.gpu_id for _, gpu in bench.driver.cluster.gpus()]
-    payload = shell(script, **more)
+    payload = shell(script, payload_grace_s, **more)
     spec = spec_of(payload, gpu_count=len(numbers), preemptible=Preemptible(grace_s=grace_s))
     refs = [AttemptRef(each, 1) for each in stops]
     placement = Placement.on(*(gpu_ids[each] for each in numbers))
@@ -63,10 +68,8 @@ async def output(bench: Bench, job_id: str, attempt: int = 1, rank: int = 0) -> 
 
 async def speaks(bench: Bench, job_id: str, ranks: int = 1) -> None:
     """Its programs have set their traps."""
-    await bench.running(job_id)
     for rank in range(ranks):
-        while "began" not in await output(bench, job_id, rank=rank):  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.01)
+        await bench.says(job_id, "began", rank)
 
 
 def order(bench: Bench, *kinds: str) -> list[str]:
@@ -87,15 +90,17 @@ async def test_a_program_is_asked_to_end_and_the_next_begins_when_it_has(bench):
 
 
 async def test_the_grace_is_that_of_a_preemption_and_force_comes_after_it(bench):
-    launch(bench, "job-1", DEAF, 0, grace_s=0.3)
-    launch(bench, "job-2", DEAF, 1, grace_s=None)
+    launch(bench, "job-1", DEAF, 0, grace_s=0.3, payload_grace_s=600.0)
+    launch(bench, "job-2", DEAF, 1, grace_s=None, payload_grace_s=1.0)
     for each in ("job-1", "job-2"):
         await speaks(bench, each)
+    asked_s = bench.driver.present_s()
     launch(bench, "job-3", "exit 0", 0, 1, stops=("job-1", "job-2"))
-    first = await bench.ended("job-1")
+    first = await bench.ended("job-1")  # within a minute, so its payload's grace does not count
     second = await bench.ended("job-2")
     assert (first.exit.signal, second.exit.signal) == (9, 9)
-    assert second.time_s - first.time_s > 0.3, "the payload's grace is 1 s"
+    assert first.time_s - asked_s >= 0.3
+    assert second.time_s - asked_s >= 1.0, "it has the payload's grace"
     await bench.ended("job-3")
     assert bench.left() == {}
 
@@ -116,17 +121,15 @@ async def test_ranks_that_were_not_told_yet_have_the_grace_of_the_preemption_too
     """The first rank ends before the stop of the second one is written down."""
     from adlro.attempt.attempts import Attempts
 
-    stop, stops = Attempts._stop, list[tuple[str, float | None]]()
-    held = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop, stops, held = Attempts._stop, list[tuple[str, float | None]](), threading.Event()
 
     def late(self: Attempts, name: str, reason: Any, detail: str, grace_s: float | None) -> None:
-        stops.append((name[-2:], grace_s))
         if name.endswith(".r1") and not detail:
-            asyncio.run_coroutine_threadsafe(held.wait(), loop).result(30.0)
+            assert held.wait(30.0), "nobody else has ended it"
         stop(self, name, reason, detail, grace_s)
         if name.endswith(".r1"):
-            loop.call_soon_threadsafe(held.set)
+            held.set()
+        stops.append((name[-2:], grace_s))
 
     monkeypatch.setattr(Attempts, "_stop", late)
     launch(nodes, "job-1", SAVES, 0, 2, grace_s=7.0)
@@ -134,7 +137,14 @@ async def test_ranks_that_were_not_told_yet_have_the_grace_of_the_preemption_too
     launch(nodes, "job-2", "exit 0", 2, stops=("job-1",))
     end = await nodes.ended("job-1")
     assert (end.kind, end.message) == (EventKind.PREEMPTED, "for job-2")
-    assert stops == [("r0", 7.0), ("r1", 7.0), ("r1", 7.0)]
+    first, second = (
+        json.loads((nodes.attempts / each / STOP).read_text()) for each in nodes.names if each.startswith("job-1")
+    )
+    assert (first["detail"], first.get("grace_s")) == ("", 7.0)
+    assert (second["detail"].startswith(PEER_ENDED), second.get("grace_s")) == (True, 7.0)
+    # Threads write the stops down: which of them comes first, and which is the last to return, is nobody's promise.
+    await nodes.until(lambda: len(stops) == 3)
+    assert sorted(stops, key=str) == [("r0", 7.0), ("r1", 7.0), ("r1", 7.0)]
     await nodes.ended("job-2")
 
 
@@ -338,31 +348,40 @@ async def killed(bench: Bench) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_random_preemptions_with_kills_of_the_service(nodes, seed):
-    """Each job goes on until it has counted to its figure; a file for each GPU shows that nobody else is there."""
+    """Each job goes on until it has counted to its figure; a file for each GPU shows that nobody else is there.
+
+    None is done before there were enough of all that is to happen, however fast or slow this machine is.
+    """
     nodes.threads = ThreadPoolExecutor()
     asyncio.get_running_loop().set_default_executor(nodes.threads)
     draw = random.Random(seed)
     places = nodes.folder / "places"
     places.mkdir()
     places.chmod(0o777)
+    enough = nodes.folder / "enough"
     count = 'f="$ADLRO_JOB_DIR/count$NODE_RANK"; n=$(cat "$f" 2>/dev/null || echo 0); '
     claim = f'for g in $(echo $ADLRO_GPU_IDS | tr "/," "- "); do mkdir {places}/$g || exit 9; done; '
     leave = f'for g in $(echo $ADLRO_GPU_IDS | tr "/," "- "); do rmdir {places}/$g; done; '
     script = (
         f"{count}asked=; stop() {{ {leave} exit 0; }}; trap asked=1 TERM; {claim} trap stop TERM; "
         '[ -z "$asked" ] || stop; '
-        f'while [ $n -lt 8 ]; do sleep 0.05; n=$((n+1)); echo $n >"$f.new"; mv "$f.new" "$f"; done; {leave}'
+        f"while [ $n -lt 8 ] || [ ! -e {enough} ]; do "
+        f'sleep 0.05; n=$((n+1)); echo $n >"$f.new"; mv "$f.new" "$f"; done; {leave}'
     )
     attempts = {f"job-{number}": 0 for number in range(8)}
     sizes = {job_id: draw.choice((1, 1, 2)) for job_id in attempts}
     over: set[str] = set()
-    preempted = kills = 0
+    kills = kills_amid = 0
     gpus = range(4)
     gpu_ids = [gpu.gpu_id for _, gpu in nodes.driver.cluster.gpus()]
     async with asyncio.timeout(500.0):
         while len(over) < len(attempts):
             await asyncio.sleep(draw.choice((0.0, 0.02, 0.1)))
-            for event in nodes.all_events():
+            events = nodes.all_events()
+            preempted = sum(event.kind is EventKind.PREEMPTED for event in events)
+            if preempted > 12 and kills > 6 and kills_amid > 2:
+                enough.touch()
+            for event in events:
                 if event.kind is EventKind.FINISHED:
                     over.add(event.job_id)
                 assert event.kind is not EventKind.FAILED, (event, seed)
@@ -386,12 +405,11 @@ async def test_random_preemptions_with_kills_of_the_service(nodes, seed):
                 except Conflict:
                     continue
                 attempts[job_id] += 1
-                preempted += len(stops)
             elif draw.random() < 0.15:
                 kills += 1
+                kills_amid += any(each.preempt_asked for each in open_ones.values())
                 await killed(nodes)
-    assert preempted > 3
-    assert kills > 3
+    assert enough.exists(), "a program was done before its time"
     assert list(places.iterdir()) == []
     for job_id in attempts:
         told = [event for event in nodes.events(job_id) if event.kind is EventKind.STARTED]

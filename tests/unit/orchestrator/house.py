@@ -87,7 +87,12 @@ class House:
         self.lease: Lease
 
     def start(
-        self, policy: str = "", max_attempts: int = 50, lease_s: float = 3.0, choices: Choices | None = None
+        self,
+        policy: str = "",
+        max_attempts: int = 50,
+        lease_s: float = 3.0,
+        choices: Choices | None = None,
+        min_run_s: float | None = None,
     ) -> None:
         """Begins a life of the orchestrator.
 
@@ -109,6 +114,7 @@ class House:
             decisions_kept=100,
             metrics=self.metrics,
             log=structlog.get_logger(),
+            min_run_s=min_run_s,
         )
         self.life = asyncio.create_task(self.orchestrator.run())
 

@@ -44,6 +44,15 @@ def fcfs_ends(jobs: Sequence[tuple[float, float]], gpus: int) -> list[float]:
     return ends
 
 
+@pytest.mark.parametrize(("min_run_s", "told"), [(None, (False, 0.0)), (0.0, (True, 0.0)), (60.0, (True, 60.0))])
+async def test_status_tells_whether_jobs_may_be_stopped_for_others(
+    house: House, min_run_s: float | None, told: tuple[bool, float]
+) -> None:
+    house.start(min_run_s=min_run_s)
+    status = await house.orchestrator.status()
+    assert (status.preemption, status.preemption_min_run_s) == told
+
+
 async def test_a_replay_in_virtual_time_is_exact(house: House) -> None:
     draw = random.Random(1)
     jobs = [(submit, draw.uniform(0.5, 20)) for submit in sorted(draw.uniform(1, 60) for _ in range(60))]
