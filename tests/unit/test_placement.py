@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.placement import Free, GpuShare, Placement, Resource, Shortage, fewest_nodes, gpus_that_fit
+from adlro.placement import SHARED, Free, GpuShare, Placement, Resource, Shortage, fewest_nodes, gpus_that_fit
 from adlro.records.jobs import JobSpec, JobType
 from tests.ledgers import small_cluster
 
@@ -75,6 +75,17 @@ def test_shares_of_a_gpu_add_up_to_one(free: Free) -> None:
     assert third.fits(free, spec()) is None
 
 
+def test_two_jobs_have_the_memory_of_a_gpu_together(free: Free) -> None:
+    half = Placement((GpuShare("volta-0/0", SHARED),))
+    half.take(free, spec(gpu_memory_mib=10_000))
+    assert half.fits(free, spec(gpu_memory_mib=6_160)) is None
+    assert half.fits(free, spec(gpu_memory_mib=6_161)) == Shortage(Resource.GPU_MEMORY, "volta-0/0", 6_161, 6_160)
+    assert Placement.on("volta-0/0").fits(free, spec()) == Shortage(Resource.GPU_SHARE, "volta-0/0", 1.0, 0.5)
+    half.take(free, spec(gpu_memory_mib=6_160))
+    assert half.fits(free, spec()) == Shortage(Resource.GPU_SHARE, "volta-0/0", SHARED, 0.0)
+    assert (half.whole, Placement.on("volta-0/0").whole, Placement().whole) == (False, True, True)
+
+
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
 def test_a_share_is_above_0_and_at_most_1(share: float) -> None:
     with pytest.raises(ValueError, match="share"):
@@ -93,18 +104,28 @@ def test_the_first_gpu_and_no_gpu() -> None:
     assert Placement().gpu_ids == ()
 
 
-@given(st.lists(st.tuples(st.sets(st.sampled_from(GPU_IDS), min_size=1), st.integers(0, 5), st.integers(0, 40_000))))
-def test_what_is_taken_and_given_back_leaves_all_as_it_was(drawn: list[tuple[set[str], int, int]]) -> None:
+TAKEN = st.tuples(
+    st.sets(st.sampled_from(GPU_IDS), min_size=1),
+    st.sampled_from((SHARED, 1.0)),
+    st.integers(0, 5),
+    st.integers(0, 40_000),
+    st.integers(0, 12_000),
+)
+
+
+@given(st.lists(TAKEN))
+def test_what_is_taken_and_given_back_leaves_all_as_it_was(drawn: list[tuple[set[str], float, int, int, int]]) -> None:
     free = small_cluster().free()
     before = copy.deepcopy(free)
     held = []
-    for gpu_ids, cores, memory_mib in drawn:
-        placement, job = Placement.on(*sorted(gpu_ids)), spec(cores, memory_mib)
+    for gpu_ids, share, cores, memory_mib, gpu_memory_mib in drawn:
+        placement = Placement(tuple(GpuShare(gpu_id, share) for gpu_id in sorted(gpu_ids)))
+        job = spec(cores, memory_mib, gpu_memory_mib)
         if placement.fits(free, job) is None:
             placement.take(free, job)
             held.append((placement, job))
         assert all(node.cpu_cores >= 0 and node.memory_mib >= 0 for node in free.nodes.values())
-        assert all(gpu.share >= 0 for gpu in free.gpus.values())
+        assert all(gpu.share >= 0 and gpu.memory_mib >= 0 for gpu in free.gpus.values())
     for placement, job in held:
         placement.give_back(free, job)
     assert free == before

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from adlro.clusterside.check import gangs as _gangs  # noqa: F401 - its rules add themselves
 from adlro.clusterside.check import preemption as _preemption  # noqa: F401 - likewise
+from adlro.clusterside.check import shares as _shares  # noqa: F401 - likewise
 from adlro.clusterside.check.caller import Broken, ServiceCaller, Skipped
 from adlro.clusterside.check.report import FAILED, PASSED, SKIPPED, ClusterCheckFailed, Report, RuleOutcome
 from adlro.clusterside.check.rules import RULES, Rule

@@ -13,6 +13,7 @@ from typing import Any
 from adlro.clusterside.check.caller import LONG_S, SHORT_S, Broken, ServiceCaller, Skipped, Watch, expect
 from adlro.clusterside.check.rules import needs, refused, rule, two_gpus
 from adlro.errors import Conflict, Unsupported
+from adlro.placement import Placement
 from adlro.records.events import ENDS, EventKind
 from adlro.records.jobs import AttemptRef, Preemptible
 from adlro.v1 import cluster_service_pb2 as pb
@@ -25,10 +26,10 @@ def needs_preemption(cluster: ServiceCaller) -> None:
     needs(cluster.can is not None and cluster.can.preemption, "capability `preemption`")
 
 
-async def stoppable(cluster: ServiceCaller, watch: Watch, gpu_id: str, **fields: Any) -> AttemptRef:
+async def stoppable(cluster: ServiceCaller, watch: Watch, where: str | Placement, **fields: Any) -> AttemptRef:
     """A started attempt that may be stopped for another one."""
     job_id = cluster.new_job()
-    await cluster.launch(job_id, gpu_id, LONG_S, preemptible=Preemptible(grace_s=_GRACE_S), **fields)
+    await cluster.launch(job_id, where, LONG_S, preemptible=Preemptible(grace_s=_GRACE_S), **fields)
     await watch.start_of(job_id)
     return AttemptRef(job_id, 1)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from adlro.errors import Conflict, InvalidInput, NotFound
 from adlro.v1 import cluster_service_pb2 as pb
-from tests.unit.clusterside.double import Double, GangDouble, PreemptingDouble
+from tests.unit.clusterside.double import Double, GangDouble, PreemptingDouble, SharingDouble
 
 BROKEN: dict[str, type[Double]] = {}
 
@@ -435,4 +435,82 @@ class PreemptsAlthoughItSaysItCanNot(PreemptingDouble):
     async def DescribeCluster(self, request, context):
         answer = await super().DescribeCluster(request, context)
         answer.capabilities.preemption = False
+        return answer
+
+
+@breaks("runs_two_jobs_on_a_gpu")
+class DescribesPartsAsWhole(SharingDouble):
+    def running(self):
+        found = super().running()
+        for each in found:
+            for part in each.placement.gpus:
+                part.share = 1.0
+        return found
+
+
+@breaks("refuses_a_third_job_on_a_gpu")
+class GivesAsManyPartsAsAreAskedFor(SharingDouble):
+    def check_busy(self, request):
+        if self.share(request) == 1.0 or any(self.share(self.attempts[each]) == 1.0 for each in self.jobs_on("a/0")):
+            super().check_busy(request)
+
+
+@breaks("refuses_a_whole_gpu_beside_a_part")
+class LooksForIdleSharesOfPartsAlone(SharingDouble):
+    """All of a GPU is given where half of it is free."""
+
+    def check_busy(self, request):
+        for gpu_id in self.members(request):
+            if sum(self.share(self.attempts[each]) for each in self.jobs_on(gpu_id)) >= 1.0:
+                raise Conflict(f"{gpu_id} is busy", reason="GPU_BUSY")
+
+
+@breaks("counts_the_gpu_memory_of_both")
+class CountsTheMemoryOfEachAlone(SharingDouble):
+    def check_fit(self, request):
+        Double.check_fit(self, request)
+
+
+@breaks("answers_a_repeated_launch_of_a_part")
+class LooksAtTheGpuAndNotAtTheShare(SharingDouble):
+    def same_place(self, known, request):
+        return self.members(known) == self.members(request)
+
+
+@breaks("refuses_a_part_that_a_job_can_not_have")
+class GivesAnyPartToAnyJob(SharingDouble):
+    def check_parts(self, request):
+        return None
+
+
+@breaks("stops_one_of_two")
+class StopsWhatIsOnTheGpu(SharingDouble):
+    async def StopJob(self, request, context):
+        for each in self.jobs_on("a/0"):
+            if each != request.job_id:
+                self.end(each, pb.EVENT_KIND_STOPPED)
+        return await super().StopJob(request, context)
+
+
+@breaks("loses_both_with_their_gpu")
+class LosesTheFirstJobOfAGpu(SharingDouble):
+    def jobs_on(self, gpu_id):
+        found = super().jobs_on(gpu_id)
+        return found[:1] if gpu_id in self.lost else found
+
+
+@breaks("stops_both_of_a_gpu_for_a_launch")
+class StartsAfterTheFirstEnd(SharingDouble):
+    def end(self, job_id, kind):
+        for waiting, (_, victims) in self.waiting.items():
+            if job_id in victims:
+                self.waiting[waiting][1].intersection_update({job_id})
+        super().end(job_id, kind)
+
+
+@breaks("refuses_parts_that_it_can_not_give")
+class GivesPartsAlthoughItSaysItCanNot(SharingDouble):
+    async def DescribeCluster(self, request, context):
+        answer = await super().DescribeCluster(request, context)
+        answer.capabilities.shares = False
         return answer

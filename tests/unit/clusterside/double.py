@@ -37,6 +37,18 @@ OF_PREEMPTION = {
     "ends_as_stopped_what_its_user_stops_meanwhile",
     "preempts_without_a_successor",
 }
+# Rules that are skipped where a cluster gives whole GPUs only.
+OF_SHARES = {
+    "runs_two_jobs_on_a_gpu",
+    "refuses_a_third_job_on_a_gpu",
+    "refuses_a_whole_gpu_beside_a_part",
+    "counts_the_gpu_memory_of_both",
+    "answers_a_repeated_launch_of_a_part",
+    "refuses_a_part_that_a_job_can_not_have",
+    "stops_one_of_two",
+    "loses_both_with_their_gpu",
+    "stops_both_of_a_gpu_for_a_launch",
+}
 Key = tuple[str, int]
 GPU_MEMORY_MIB, CORES, MEMORY_MIB = 16_000, 8, 64_000
 
@@ -45,7 +57,7 @@ class Double(pb_grpc.ClusterServiceServicer):
     """A service of the kit."""
 
     name = "double"
-    gangs = preemption = False
+    gangs = preemption = shares = False
     service_names: Sequence[str] = ("adlro.v1.ClusterService",)
 
     def __init__(self) -> None:
@@ -82,6 +94,10 @@ class Double(pb_grpc.ClusterServiceServicer):
             raise Unsupported("it runs no gangs")
         if len(self.members(request)) != request.spec.gpu_count:
             raise InvalidInput("another number of GPUs", field="placement")
+
+    def check_parts(self, request: pb.LaunchJobRequest) -> None:
+        if any(each.share < 1.0 for each in request.placement.gpus):
+            raise Unsupported("it gives whole GPUs")
 
     def check_preemption(self, *, asked: bool) -> None:
         if asked and not self.preemption:
@@ -144,9 +160,12 @@ class Double(pb_grpc.ClusterServiceServicer):
             return False
         if known.attempt > request.attempt:
             self.refuse_old()
-        elif self.members(known) != self.members(request):
+        elif not self.same_place(known, request):
             self.refuse_other_gpu()
         return True
+
+    def same_place(self, known: pb.LaunchJobRequest, request: pb.LaunchJobRequest) -> bool:
+        return self.members(known) == self.members(request)
 
     def refuse_old(self) -> None:
         raise Conflict("old", reason="OLD_ATTEMPT")
@@ -211,7 +230,7 @@ class Double(pb_grpc.ClusterServiceServicer):
             revision=self.next_revision() - 1,
             oldest_revision=1,
             fencing_token=self.token,
-            capabilities=pb.Capabilities(stop=True, gangs=self.gangs, preemption=self.preemption),
+            capabilities=pb.Capabilities(stop=True, gangs=self.gangs, preemption=self.preemption, shares=self.shares),
         )
 
     async def LaunchJob(self, request: pb.LaunchJobRequest, context: Any) -> pb.LaunchJobResponse:
@@ -219,6 +238,7 @@ class Double(pb_grpc.ClusterServiceServicer):
         self.check_token(request.fencing_token)
         self.check_preemption(asked=bool(request.preempts))
         self.check_size(request)
+        self.check_parts(request)
         if self.known(request):
             return self.answer(request, existing=True)
         self.check_gpu(request)
@@ -411,3 +431,32 @@ class PreemptingDouble(GangDouble):
 
     def stop_for_good(self, job_id: str) -> None:
         self.stopping[job_id] = pb.EVENT_KIND_STOPPED
+
+
+class SharingDouble(PreemptingDouble):
+    """Two shareable jobs may have half of a GPU each."""
+
+    shares = True
+
+    def share(self, request: pb.LaunchJobRequest) -> float:
+        return request.placement.gpus[0].share if request.placement.gpus else 1.0
+
+    def check_parts(self, request: pb.LaunchJobRequest) -> None:
+        if self.share(request) != 1.0 and not (request.spec.shareable and self.share(request) == 0.5):
+            raise InvalidInput("no such part for this job", field="placement")
+
+    def check_busy(self, request: pb.LaunchJobRequest) -> None:
+        for gpu_id in self.members(request):
+            there = self.jobs_on(gpu_id)
+            if sum(self.share(self.attempts[each]) for each in there) + self.share(request) > 1.0:
+                raise Conflict(f"{gpu_id} has {' and '.join(there)}", reason="GPU_BUSY")
+
+    def check_fit(self, request: pb.LaunchJobRequest) -> None:
+        super().check_fit(request)
+        there = [each for gpu_id in self.members(request) for each in self.jobs_on(gpu_id)]
+        used_mib = sum(self.attempts[each].spec.gpu_memory_mib for each in there)
+        if used_mib + request.spec.gpu_memory_mib > GPU_MEMORY_MIB:
+            raise Conflict("too large beside others", reason="GPU_MEMORY_TOO_SMALL")
+
+    def same_place(self, known: pb.LaunchJobRequest, request: pb.LaunchJobRequest) -> bool:
+        return super().same_place(known, request) and self.share(known) == self.share(request)

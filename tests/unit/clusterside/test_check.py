@@ -18,7 +18,15 @@ from adlro.services.simcluster.server import SimclusterServer
 from adlro.services.simcluster.settings import SimclusterSettings
 from adlro.v1 import cluster_service_pb2 as pb
 from tests.unit.clusterside.broken import BROKEN
-from tests.unit.clusterside.double import OF_GANGS, OF_PREEMPTION, Double, GangDouble, PreemptingDouble
+from tests.unit.clusterside.double import (
+    OF_GANGS,
+    OF_PREEMPTION,
+    OF_SHARES,
+    Double,
+    GangDouble,
+    PreemptingDouble,
+    SharingDouble,
+)
 
 SETTINGS = ServiceSettings()
 # What the double says that it can't do, or what it would need leases for.
@@ -29,13 +37,16 @@ NOT_OF_THE_DOUBLE = {
     "loses_a_gpu_with_its_job",
     *OF_GANGS,
     *OF_PREEMPTION,
+    *OF_SHARES,
 }
 NOT_OF_THE_DOUBLE_WITH_GANGS = {
     *("refuses_an_old_token", "takes_the_token_of_a_new_lease", "tells_that_its_clock_was_set"),
     "refuses_gangs_that_it_can_not_run",
     *OF_PREEMPTION,
+    *OF_SHARES,
 }
 NOT_OF_THE_PREEMPTING_DOUBLE = NOT_OF_THE_DOUBLE_WITH_GANGS - OF_PREEMPTION | {"refuses_preemption_that_it_can_not_do"}
+NOT_OF_THE_SHARING_DOUBLE = NOT_OF_THE_PREEMPTING_DOUBLE - OF_SHARES | {"refuses_parts_that_it_can_not_give"}
 
 
 @pytest.mark.slow
@@ -45,6 +56,7 @@ NOT_OF_THE_PREEMPTING_DOUBLE = NOT_OF_THE_DOUBLE_WITH_GANGS - OF_PREEMPTION | {"
         (Double, NOT_OF_THE_DOUBLE),
         (GangDouble, NOT_OF_THE_DOUBLE_WITH_GANGS),
         (PreemptingDouble, NOT_OF_THE_PREEMPTING_DOUBLE),
+        (SharingDouble, NOT_OF_THE_SHARING_DOUBLE),
     ],
 )
 async def test_the_doubles_keep_every_rule(double, skipped):
@@ -66,6 +78,7 @@ async def test_simcluster_keeps_every_rule(redis_url, mode):
         assert set(report.skipped) == {
             *("tells_running_in_its_place", "refuses_what_it_can_not_do", "refuses_gangs_that_it_can_not_run"),
             "refuses_preemption_that_it_can_not_do",
+            "refuses_parts_that_it_can_not_give",
         }
         # Without the store the cluster is asked for its newest token, and left as it was.
         again = await inspect_cluster(address, rules=["refuses_an_old_token", "tells_the_newest_token"])

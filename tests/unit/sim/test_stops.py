@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from adlro.errors import Conflict
-from adlro.placement import Placement
+from adlro.placement import SHARED, GpuShare, Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import ClusterEvent, EventKind
 from adlro.records.jobs import JobSpec, JobType, Preemptible, SimulatedWork
@@ -120,7 +120,7 @@ def test_a_launch_that_is_refused_stops_nobody() -> None:
 
 
 class Replayed(ClusterSimulator):
-    """The simulator with the oracle's speeds of spread placements."""
+    """The simulator with the oracle's speeds of spread placements, and of two jobs on a GPU."""
 
     def __init__(self, instance: Instance, cluster: Cluster) -> None:
         super().__init__(cluster, start_cost_s=instance.start_cost_s)
@@ -131,6 +131,13 @@ class Replayed(ClusterSimulator):
         nodes = len({self.instance.gpus[gpu].node for gpu in gpus})
         spread = nodes > packed_nodes(self._hardware, spec, gpus[0])
         return job.spreads_at(self.instance.gpus[gpus[0]].model, False) if spread else 1.0
+
+    def _kept_beside(self, spec: JobSpec, other: JobSpec, gpu: int) -> tuple[float, float] | None:
+        one, two = (self.instance.jobs[int(each.name)].family for each in (spec, other))
+        table, model = self.instance.kept, self.instance.gpus[gpu].model
+        if (one, two, model) not in table or (two, one, model) not in table:
+            return None
+        return table[one, two, model], table[two, one, model]
 
 
 def spec_of(number: int, job: Job) -> JobSpec:
@@ -144,6 +151,7 @@ def spec_of(number: int, job: Job) -> JobSpec:
         gpu_memory_mib=job.gpu_memory_mib,
         max_node_count=job.max_nodes,
         preemptible=Preemptible(job.restart_s, job.lost_s) if job.preemptible else None,
+        shareable=job.shareable and job.gpu_count == 1,
     )
 
 
@@ -204,12 +212,14 @@ def replayed(oracle: Oracle) -> list[Ran]:
         attempts[choice.job] += 1
         gpus = {gpu_ids[gpu] for gpu in choice.gpus}
         stops = [run.job_id for run in simulator.running if gpus & set(run.placement.gpu_ids)] if choice.stop else []
+        asked = spec_of(choice.job, instance.jobs[choice.job])
+        part = SHARED if asked.shareable else 1.0
         take(
             simulator.launch(
                 job_id,
                 attempts[choice.job],
-                spec_of(choice.job, instance.jobs[choice.job]),
-                Placement.on(*(gpu_ids[gpu] for gpu in choice.gpus)),
+                asked,
+                Placement(tuple(GpuShare(gpu_ids[gpu], part) for gpu in choice.gpus)),
                 share=share[choice.job],
                 resumes=stopped[choice.job],
                 stops=stops,

@@ -51,6 +51,14 @@ def test_what_has_no_figures_is_the_last_family() -> None:
     assert table.kept[:, :, 1].any()
 
 
+@pytest.mark.parametrize("known", PAIR_KINDS)
+def test_variants_of_a_chip_have_its_figures(known: str) -> None:
+    table = pair_table(("v100", "v100_pcie", "k80", "v100_sxm2"), known)
+    assert (table.kept[:, :, 1] == table.kept[:, :, 0]).all()
+    assert (table.kept[:, :, 3] == table.kept[:, :, 0]).all()
+    assert (table.kept[:, :, 2] == pair_table(("k80",), known).kept[:, :, 0]).all()
+
+
 @pytest.mark.parametrize(
     ("model", "one", "other"),
     [
