@@ -1,12 +1,14 @@
 """A cluster in memory with a virtual clock, for tests of sessions: strict, and easy to break. Nothing is awaited.
 
 It stops jobs for others at once, or, with `grace_s`, as late as a real cluster would: then what they make room for
-waits. It knows how much of each job is done, and lets nobody count it twice.
+waits. It knows how much of each job is done, and lets nobody count it twice. With `shares` two jobs may have a GPU
+between them, each slower beside the other; it counts for itself what each GPU and node has left.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,6 +49,7 @@ class Course:
     share: float
     resumes: bool
     work_from_s: float = 0.0
+    speed: float = 1.0  # below 1 beside another job
 
     @property
     def costs(self) -> Preemptible:
@@ -71,8 +74,18 @@ class Waiting:
     victims: set[AttemptRef]
 
 
+@dataclass
+class Run:
+    """What became of a started attempt; `end_s` None: it runs, or the cluster has forgotten it."""
+
+    placement: Placement
+    spec: JobSpec
+    start_s: float
+    end_s: float | None = None
+
+
 class ClusterModel:
-    """What a cluster does when it is called. Every job takes its simulated work in seconds, on any GPU."""
+    """What a cluster does when it is called. Every job takes its simulated work in seconds, on any GPU, if alone."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -96,6 +109,10 @@ class ClusterModel:
         self.left: dict[str, float] = {}  # by job, the share of its work that is left, as its program kept it
         self.told: dict[str, float] = {}  # the same, as it was told in events that cannot have been missed
         self.preempted: list[tuple[str, int]] = []
+        self.shares = False  # two jobs may have a GPU between them,
+        self.kept = 0.6  # and keep this of their speed then
+        self.foreign: set[str] = set()  # GPUs of which somebody else uses a part
+        self.runs: dict[tuple[str, int], Run] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -134,7 +151,14 @@ class ClusterModel:
             self.revision,
             1,
             self.token,
-            Capabilities(virtual_clock=True, gpu_availability=True, stop=True, gangs=True, preemption=True),
+            Capabilities(
+                virtual_clock=True,
+                gpu_availability=True,
+                stop=True,
+                gangs=True,
+                preemption=True,
+                shares=self.shares,
+            ),
         )
 
     def on_launch(
@@ -179,10 +203,10 @@ class ClusterModel:
         assert job_id not in self.told or remaining_ratio == self.told[job_id], (
             f"{job_id}: what it has done is forgotten"
         )
-        placements = [running.placement for job, (running, _) in self.running.items() if job not in stopped]
-        placements += [each.placement for each in self.waiting.values()]
-        busy = {gpu_id for each in placements for gpu_id in each.gpu_ids}
-        assert not busy.intersection(placement.gpu_ids), f"{placement}: one of them already runs a job"
+        busy = sorted(self.foreign.intersection(placement.gpu_ids))
+        if busy:
+            raise Conflict(f"GPU {busy[0]} is busy", reason="GPU_BUSY")
+        self._check_room(job_id, spec, placement, stopped)
         assert len(placement.gpus) == spec.gpu_count, f"{job_id} asks for {spec.gpu_count} GPUs, not {placement}"
         assert job_id not in self.running, f"{job_id} already runs"
         assert spec.simulated_work is not None
@@ -267,14 +291,11 @@ class ClusterModel:
 
     def start_accepted(self) -> None:
         """Everything that was accepted starts, and then its program runs."""
-        for (job_id, attempt), (placement, work_s, course) in self.accepted.items():
-            start_s = self.clock.time_s
-            self.running[job_id] = (RunningJob(job_id, attempt, placement, start_s), start_s + work_s)
-            self.courses[job_id] = course
-            self.emit((EventKind.STARTED, job_id, attempt, placement))
+        for (job_id, attempt), (placement, _, course) in list(self.accepted.items()):
+            del self.accepted[job_id, attempt]
+            self.emit(self._start(job_id, placement, course))
             self.known[job_id, attempt] = self.revision
             self.emit((EventKind.RUNNING, job_id, attempt, placement))
-        self.accepted.clear()
 
     def lose_accepted(self) -> None:
         """Everything that was accepted is over without a start."""
@@ -368,17 +389,64 @@ class ClusterModel:
         if course.spec.preemptible is None or self.clock.time_s < course.work_from_s:
             raise Conflict(f"{ref.job_id} can't be stopped now", reason="NOT_PREEMPTIBLE")
 
+    def _check_room(self, job_id: str, spec: JobSpec, placement: Placement, stopped: set[str]) -> None:
+        """Whether there is room for a job, once others are stopped that are to be: its own count."""
+        held = [(placement, spec), *((each.placement, each.course.spec) for each in self.waiting.values())]
+        held += [(each, course.spec) for each, _, course in self.accepted.values()]
+        going = stopped | {ref.job_id for each in self.waiting.values() for ref in each.victims}
+        held += [
+            (running.placement, self.courses[job].spec)
+            for job, (running, _) in self.running.items()
+            if job not in going
+        ]
+        share, gpu_memory_mib, cores, memory_mib = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        for each, its in held:
+            for gpu in each.gpus:
+                assert gpu.share == 1.0 or self.shares, f"{job_id}: {placement} on a cluster of whole GPUs"
+                node_id = self.node_of[gpu.gpu_id]
+                share[gpu.gpu_id] += gpu.share  # type: ignore[assignment]
+                gpu_memory_mib[gpu.gpu_id] += its.gpu_memory_mib
+                cores[node_id] += its.cpu_cores
+                memory_mib[node_id] += its.memory_mib
+        for node in self.cluster.nodes:
+            assert cores[node.node_id] <= node.cpu_cores, f"{job_id} on {placement}: too few cores"
+            assert memory_mib[node.node_id] <= node.memory_mib, f"{job_id} on {placement}: too little memory"
+            for has in node.gpus:
+                assert share[has.gpu_id] <= 1.0, f"{job_id} on {placement}: one of them is not free"
+                assert gpu_memory_mib[has.gpu_id] <= has.memory_mib, f"{job_id} on {placement}: too little GPU memory"
+
+    @property
+    def node_of(self) -> dict[str, str]:
+        """By GPU its node."""
+        return {gpu.gpu_id: node.node_id for node in self.cluster.nodes for gpu in node.gpus}
+
+    def _pace(self) -> None:
+        """Moves all that is to come of jobs whose speed changes now, as others come and go on their GPUs."""
+        now_s = self.clock.time_s
+        there = Counter(gpu_id for running, _ in self.running.values() for gpu_id in running.placement.gpu_ids)
+        for job_id, (running, end_s) in self.running.items():
+            course, count = self.courses[job_id], max(there[gpu_id] for gpu_id in running.placement.gpu_ids)
+            assert count <= 2, f"{count} jobs on {running.placement}"
+            speed = self.kept if count == 2 else 1.0
+            if speed != course.speed:
+                longer, course.speed = course.speed / speed, speed
+                self.running[job_id] = running, now_s + (end_s - now_s) * longer
+                if course.work_from_s > now_s:
+                    course.work_from_s = now_s + (course.work_from_s - now_s) * longer
+
     def _start(self, job_id: str, placement: Placement, course: Course) -> tuple[Any, ...]:
         start_s = self.clock.time_s
         course.work_from_s = start_s + course.restart_s
         self.running[job_id] = (RunningJob(job_id, course.attempt, placement, start_s), start_s + course.takes_s)
         self.courses[job_id] = course
+        self.runs[job_id, course.attempt] = Run(placement, course.spec, start_s)
+        self._pace()
         return (EventKind.STARTED, job_id, course.attempt, placement)
 
     def _preempt(self, job_id: str, for_job_id: str = "") -> tuple[Any, ...]:
         course, (running, end_s) = self.courses[job_id], self.running[job_id]
         assert course.spec.simulated_work is not None
-        left_s = end_s - self.clock.time_s + course.costs.lost_s
+        left_s = (end_s - self.clock.time_s) * course.speed + course.costs.lost_s
         share = min(course.share, left_s / course.spec.simulated_work.work_s)
         for_job_id = for_job_id or next(self._waits_for(job_id), "")
         self._remove(job_id)
@@ -398,7 +466,10 @@ class ClusterModel:
     def _remove(self, job_id: str) -> tuple[RunningJob, float]:
         self.ends_at_s.pop(job_id, None)
         self.courses.pop(job_id, None)
-        return self.running.pop(job_id)
+        running, end_s = self.running.pop(job_id)
+        self.runs[job_id, running.attempt].end_s = self.clock.time_s
+        self._pace()
+        return running, end_s
 
     def _start_waiting(self) -> None:
         for (job_id, attempt), each in list(self.waiting.items()):

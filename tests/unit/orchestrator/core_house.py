@@ -22,6 +22,7 @@ from adlro.errors import AdlroError
 from adlro.records.cluster import Cluster
 from adlro.records.events import ClusterDescription
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, PendingReason, SimulatedWork
+from adlro.services.orchestrator.ledger.sharing import PairTable
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing, accepted_s
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
 from adlro.services.orchestrator.session import reconcile
@@ -32,6 +33,7 @@ from adlro.services.orchestrator.session.core.recording import Recorded, Recordi
 from adlro.services.orchestrator.session.holding import Holding
 from tests.unit.orchestrator.cluster_model import ClusterModel, HangsError, UntoldError
 from tests.unit.orchestrator.reserving import Reserves
+from tests.unit.orchestrator.sharing import Shares, SharesAndStops
 from tests.unit.orchestrator.stopping import Stops, StopsFirst
 from tests.unit.orchestrator.store_model import StoreModel
 
@@ -41,7 +43,8 @@ MANY = 1_000_000
 
 def policy_of(name: str) -> Policy:
     """One of the policies, or one of those for tests."""
-    policies: dict[str, type[Policy]] = {**POLICIES, **{each.name: each for each in (Reserves, Stops, StopsFirst)}}
+    of_tests = (Reserves, Stops, StopsFirst, Shares, SharesAndStops)
+    policies: dict[str, type[Policy]] = {**POLICIES, **{each.name: each for each in of_tests}}
     return policies[name]()
 
 
@@ -106,6 +109,9 @@ class CoreHouse:
         self.failures: list[Exception] = []
         self.drained: dict[str, str] = {}
         self.min_run_s: float | None = None  # jobs may be stopped for others once they have run so long
+        self.pairs: PairTable | None = None  # what jobs that share a GPU are expected to keep of their speeds
+        self.meddling = ["policy", "drain", "speeds", "kick"]
+        self.policies = ["fcfs", "sjf", "hold_greedy"]  # between which is changed
         self.policy: Policy
         self.recorded: Recording | None = None
         self.kill_odds = self.meddle_odds = 0.0
@@ -175,6 +181,10 @@ class CoreHouse:
 
     def find_slow(self, speed_of: Mapping[str, float]) -> None:
         self._step(inputs.SpeedsChanged(speed_of))
+
+    def set_pairs(self, pairs: PairTable) -> None:
+        self.pairs = pairs
+        self._step(inputs.PairsChanged(pairs))
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Goes on until the condition holds; fails where nothing more happens."""
@@ -324,11 +334,12 @@ class CoreHouse:
         cursor, user_service_s, drained = self.store.cursor, dict(self.store.user_service_s), dict(self.drained)
         known_s = max((reconcile.newest_time_s(job) for _, job in records), default=0.0)
         token, policy, standing, decided = self.token, self.policy, self.predictor.standing, len(self.decided)
-        clock = description.clock
+        min_run_s = self.min_run_s
+        clock, pairs = description.clock, self.pairs
 
         def found() -> reconcile.Reconciled:
             made = reconcile.begin(
-                description, cursor, known_s, drained, self._max_attempts, user_service_s, self.min_run_s
+                description, cursor, known_s, drained, self._max_attempts, user_service_s, min_run_s, pairs
             )
             for (version, job), row in zip(records, expected, strict=True):
                 reconcile.take(made, version, job, row)
@@ -401,9 +412,9 @@ class CoreHouse:
             return
         self.meddled += 1
         cluster = self.cluster.cluster
-        match draw.choice(["policy", "drain", "speeds", "kick"]):
+        match draw.choice(self.meddling):
             case "policy":
-                self.set_policy(draw.choice(["fcfs", "sjf", "hold_greedy"]))
+                self.set_policy(draw.choice(self.policies))
             case "drain":
                 nodes = draw.sample([node.node_id for node in cluster.nodes], draw.randint(0, 1))
                 self.drain(dict.fromkeys(nodes, "to be repaired"))
@@ -411,6 +422,10 @@ class CoreHouse:
                 self.find_slow({draw.choice([gpu.gpu_id for _, gpu in cluster.gpus()]): 0.5})
             case "kick":
                 self._kick()
+            case "pairs":
+                assert self.pairs is not None
+                kept = np.clip(self.pairs.kept * draw.uniform(0.5, 1.5), 0.0, 1.0)
+                self.set_pairs(replace(self.pairs, kept=kept))
 
     def _answer(self, request: effects.Request) -> inputs.Answer:
         match request:

@@ -8,7 +8,7 @@ import numpy as np
 
 from adlro.decide.policies.base import BusyStart, Judgement, Policy
 from adlro.services.orchestrator.deciding.guard import may_stop_for
-from adlro.state.observation import Floats, Observation
+from adlro.state.observation import Bools, Floats, Observation
 
 LONGER = 1.05
 
@@ -25,7 +25,7 @@ class Stops(Policy):
     def judge(self, observation: Observation) -> Judgement:
         """One cluster; it spares nobody, as the policies do what has started at this instant."""
         scores: Floats = -observation.table.job.astype(np.float64)
-        start = None if len(scores) and not self.at_first else next(_starts(observation), None)
+        start = None if len(scores) and not self.at_first else next(busy_starts(observation), None)
         return Judgement(scores, busy={} if start is None else {0: start})
 
 
@@ -36,7 +36,8 @@ class StopsFirst(Stops):
     at_first = True
 
 
-def _starts(observation: Observation) -> Iterator[BusyStart]:
+def busy_starts(observation: Observation, may: Bools | bool = True) -> Iterator[BusyStart]:
+    """Starts of jobs that fit nowhere, on GPUs (`may`, (G,)) whose jobs are stopped for them."""
     stops = observation.preemption
     if stops is None:
         return
@@ -44,7 +45,7 @@ def _starts(observation: Observation) -> Iterator[BusyStart]:
         takes_s = observation.kind_duration_s[0, job, observation.gpu_kind[0]]
         restart_s = np.maximum(stops.gpu_restart_s[0], stops.job_restart_s[0, job])
         longer = observation.gpu_remaining_s[0] > LONGER * (takes_s + restart_s)
-        able = np.isfinite(takes_s) & (observation.gpu_idle[0] | (stops.gpu_stoppable[0] & longer))
+        able = np.isfinite(takes_s) & (observation.gpu_idle[0] | (stops.gpu_stoppable[0] & longer & may))
         count = 1 if observation.gangs is None else int(observation.gangs.gpu_count[0, job])
         places = [np.flatnonzero(able & (observation.gpu_node[0] == node)) for node in np.unique(observation.gpu_node)]
         places += [

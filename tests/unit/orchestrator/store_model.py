@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from adlro.errors import Stale
 from adlro.records.jobs import Job, JobSpec
-from adlro.store import MOVES_AT_ONCE, Cursor, Move
+from adlro.store import MOVES_AT_ONCE, Cursor, Move, Outcome
 
 
 class StoreModel:
@@ -19,6 +19,7 @@ class StoreModel:
         self.cursor: Cursor | None = None
         self.user_service_s: dict[str, float] = {}
         self.scripts: list[int] = []  # moves of each
+        self.outcomes: dict[str, Outcome] = {}
         self.final_count = 0
 
     def create(self, spec: JobSpec) -> Job:
@@ -35,6 +36,8 @@ class StoreModel:
             if version != move.version:
                 raise Stale(f"{move.job.job_id} is at version {version}, not {move.version}")
             self.final_count += move.job.state.final
+            if move.outcome is not None:
+                self.outcomes[move.job.job_id] = move.outcome
             self._put(version + 1, replace(move.job, cancel_requested=before.cancel_requested))
             if move.user_service_s is not None:
                 self.user_service_s[move.job.spec.user] = move.user_service_s
