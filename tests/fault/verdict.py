@@ -75,7 +75,11 @@ def check_attempts(jobs: Iterable[Job]) -> None:
 def check_no_two_at_once(
     follower: ClusterFollower,
 ) -> tuple[dict[tuple[str, int], ClusterEvent], dict[tuple[str, int], ClusterEvent]]:
-    """On the cluster no job and no GPU had two attempts at once; the starts and the ends by (job, attempt)."""
+    """On the cluster no job had two attempts at once, and no GPU more than its share.
+
+    Returns:
+        The starts and the ends by (job, attempt).
+    """
     newest: dict[str, int] = defaultdict(int)
     started: dict[tuple[str, int], ClusterEvent] = {}
     ended: dict[tuple[str, int], ClusterEvent] = {}
@@ -86,8 +90,10 @@ def check_no_two_at_once(
             attempt = (event.job_id, event.attempt)
             if event.kind is EventKind.STARTED:
                 assert event.job_id not in running, f"{event.job_id} ran twice at {event.time_s} s"
-                for other in running.values():
-                    assert set(event.placement.gpu_ids).isdisjoint(other.placement.gpu_ids), f"two on {event.placement}"
+                for each in event.placement.gpus:
+                    parts = (part for other in running.values() for part in other.placement.gpus)
+                    there = [part.share for part in parts if part.gpu_id == each.gpu_id]
+                    assert each.share + sum(there) <= 1.0, f"{event.job_id} beside {there} on {each.gpu_id}"
                 assert event.attempt > newest[event.job_id], f"attempt {attempt} was started twice"
                 newest[event.job_id] = event.attempt
                 running[event.job_id] = started[attempt] = event
@@ -98,7 +104,7 @@ def check_no_two_at_once(
 
 
 def check_cluster_log(follower: ClusterFollower, jobs: Mapping[str, Job]) -> None:
-    """No job and no GPU had two attempts at once, and nothing ran that the records do not know."""
+    """No job had two attempts at once, no GPU more than its share, and nothing ran that the records do not know."""
     started, ended = check_no_two_at_once(follower)
     recorded = {(job.job_id, each.attempt): each for job in jobs.values() for each in job.attempts}
     of_these = {attempt: event for attempt, event in started.items() if attempt[0] in jobs}

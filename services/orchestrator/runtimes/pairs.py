@@ -53,12 +53,15 @@ class ExpectedPairs:
         self._revision: int | None = None  # None: the table is as measured
         self._ask_from_s = -np.inf
 
-    async def meet(self, specs: Iterable[JobSpec], gpu_models: Sequence[str]) -> PairTable | None:
+    async def meet(
+        self, specs: Iterable[JobSpec], gpu_models: Sequence[str], *, up_to_date: bool = False
+    ) -> PairTable | None:
         """Learns of jobs that arrive, before they can share a GPU.
 
         Args:
             specs: of any jobs.
             gpu_models: the cluster's.
+            up_to_date: what decompose has learned since the last answer is wanted too.
 
         Returns:
             The new table; None: the present one has all their kinds.
@@ -70,7 +73,7 @@ class ExpectedPairs:
             self._kinds.pop(kind, None)
             self._kinds[kind] = None
         if not new and models == self._gpu_models:
-            return None
+            return await self.refresh() if up_to_date and kinds else None
         self._kinds = dict.fromkeys(list(self._kinds)[-KINDS_KEPT:])
         self._gpu_models = models
         await self._renew()

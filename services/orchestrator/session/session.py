@@ -241,7 +241,7 @@ class Session:
                 specs, models = [job.spec for job in new], self.ledger.layout.gpu_models
                 expected = await self._predictions.predict(specs, models)
                 if self._pairs is not None:
-                    self._use_pairs(await self._pairs.meet(specs, models))
+                    self._use_pairs(await self._pairs.meet(specs, models, up_to_date=self._is_virtual))
                 jobs = [(job, 0, row) for job, row in zip(new, expected, strict=True)]
                 self._inbox.put_nowait(inputs.Arrived(jobs, self._predictions.standing))
             for event in events:
@@ -264,9 +264,13 @@ class Session:
         """
         while True:
             await asyncio.sleep(PAIRS_S)
-            clock = self.acting.clock()
-            if clock is not None and clock.mode is not ClockMode.VIRTUAL:
+            if not self._is_virtual:
                 self._use_pairs(await pairs.refresh())
+
+    @property
+    def _is_virtual(self) -> bool:
+        clock = self.acting.clock()
+        return clock is not None and clock.mode is ClockMode.VIRTUAL
 
     def _use_pairs(self, table: PairTable | None) -> None:
         if table is not None:
