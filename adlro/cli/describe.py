@@ -125,6 +125,7 @@ def _print_job(console: Console, job: Job, at: At) -> None:
         ("reserved", "" if held is None else escape(_held(held, at))),
         ("stopped", escape(stops_text(job))),
         ("in place of", escape(attempts_text(job.attempts[-1].preempts)) if job.attempts else ""),
+        ("shared with", escape(_neighbours(job.attempts[-1])) if job.attempts else ""),
         ("expects", f"{render.seconds(expected.runtime_s)} on {escape(expected.gpu_model)}" if expected else ""),
         ("time limit", render.seconds(spec.time_limit_s) if spec.time_limit_s is not None else ""),
         ("begin time", render.seconds(spec.begin_time_s) if spec.begin_time_s is not None else ""),
@@ -186,6 +187,13 @@ def _print_facts(console: Console, rows: Sequence[tuple[str, str]]) -> None:
             line.rstrip()
             label = Text(f"  {name:<{_LABEL_WIDTH}}" if number == 0 else " " * indent, style="dim")
             console.print(label + line, soft_wrap=True)
+
+
+def _neighbours(attempt: JobAttempt) -> str:
+    """Who had the rest of an attempt's GPU, and how long; a submitter is not told who."""
+    return ", ".join(
+        f"{each.neighbour.application or 'other jobs'} for {render.seconds(each.time_s)}" for each in attempt.neighbours
+    )
 
 
 def _attempt_table(attempts: Sequence[JobAttempt]) -> Table:

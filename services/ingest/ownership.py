@@ -5,11 +5,13 @@ A job that a caller may not see gives NotFound, as an unused id does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from adlro.errors import PermissionDenied
 from adlro.kit.identity import current_caller
 from adlro.records.jobs import Job, JobSpec
+from adlro.records.outcomes import ApplicationSize, NeighbourTime
 from adlro.records.watching import JobFilter
 from adlro.store import not_found
 
@@ -45,6 +47,20 @@ def check_cancels(job: Job) -> None:
             reason="NOT_YOUR_JOB",
             metadata={"job_id": job.job_id},
         )
+
+
+def as_seen(job: Job) -> Job:
+    """A job without what the caller may not know of others' jobs: which ones shared its GPU. How long stays."""
+    caller = current_caller()
+    if caller is None or caller.sees_all or not any(each.neighbours for each in job.attempts):
+        return job
+    attempts = (replace(each, neighbours=_unnamed(each.neighbours)) for each in job.attempts)
+    return replace(job, attempts=tuple(attempts))
+
+
+def _unnamed(neighbours: Sequence[NeighbourTime]) -> tuple[NeighbourTime, ...]:
+    time_s = sum(each.time_s for each in neighbours)
+    return (NeighbourTime(ApplicationSize(""), time_s),) if neighbours else ()
 
 
 def only_visible(job_filter: JobFilter) -> JobFilter:

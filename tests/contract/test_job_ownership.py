@@ -14,7 +14,11 @@ import pytest
 from adlro.client import AsyncClient, Credentials, Endpoints, JobEventKind, JobFilter
 from adlro.errors import LimitExceeded, NotFound, PermissionDenied
 from adlro.kit.identity import Role, new_token, users_line
-from adlro.records.jobs import Job, JobSpec, JobType
+from adlro.kit.redis import connect
+from adlro.placement import GpuShare, Placement
+from adlro.records.jobs import Job, JobAttempt, JobSpec, JobType
+from adlro.records.outcomes import ApplicationSize, NeighbourTime
+from adlro.store import JobStore, Move
 from tests.contract.ingest_suite import ingest_here
 
 ANN = JobSpec("train", "ann", JobType.MACHINE_LEARNING)
@@ -114,6 +118,29 @@ async def test_lists_show_ones_own(clients: Clients) -> None:
         await ids(clients("bob"), JobFilter(user="ann"))
     for user in ("rea", "ops", "both"):
         assert await ids(clients(user)) == anns + bobs
+
+
+async def test_who_shared_a_gpu_with_ones_job_is_not_told(clients: Clients, redis_url: str) -> None:
+    """How long somebody was there is: it explains how long one's own job took."""
+    mine = await clients("ann").submit(ANN, "shares")
+    beside = (NeighbourTime(ApplicationSize("bobs-secret"), 3.0), NeighbourTime(ApplicationSize("another"), 2.0))
+    placement = Placement((GpuShare("v100-0/0", 0.5),))
+    attempt = JobAttempt(1, placement, "v100", start_s=0.0, end_s=5.0, outcome="lost: x", neighbours=beside)
+    record = replace(mine, submit_s=0.0, attempts=(attempt,))
+    watch = clients("ann").watch(timeout_s=60.0, after_revision=mine.revision)
+    async with connect(redis_url) as redis:
+        await JobStore(redis).move(0, [Move(record, 0)])
+    seen = [
+        await clients("ann").get(mine.job_id),
+        *[job async for job in clients("ann").list()],
+        (await anext(watch)).job,
+        (await clients("ann").submit(ANN, "shares")),
+        (await clients("ann").cancel(mine.job_id)),
+    ]
+    for job in seen:
+        assert job is not None
+        assert job.attempts[0].neighbours == (NeighbourTime(ApplicationSize(""), 5.0),)
+    assert (await clients("rea").get(mine.job_id)).attempts[0].neighbours == beside
 
 
 async def test_a_page_token_of_another_user_opens_nothing(clients: Clients) -> None:

@@ -1,8 +1,8 @@
 """Kills at random moments of replays in which jobs share GPUs.
 
-No GPU is given beyond its share, no work is lost or counted twice, and each record has the time beside every other job:
-by the physics of the simulated cluster (tests/e2e/shares.py). Which jobs share may differ from an undisturbed replay: an
-orchestrator that was restarted asks decompose anew, which has learned of pairs meanwhile.
+No GPU is given beyond its share, no work is lost or counted twice, and each record has the time beside every other
+job: by the physics of the simulated cluster (tests/e2e/shares.py). Which jobs share may differ from an undisturbed
+replay: an orchestrator that was restarted asks decompose anew, which has learned of pairs meanwhile.
 """
 
 from __future__ import annotations

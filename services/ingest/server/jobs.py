@@ -15,7 +15,14 @@ from adlro.records.watching import JobEvent, JobEventKind
 from adlro.services.ingest.admission import Admission
 from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.listing import JobList
-from adlro.services.ingest.ownership import check_cancels, check_sees, check_submits, must_ask_first, only_visible
+from adlro.services.ingest.ownership import (
+    as_seen,
+    check_cancels,
+    check_sees,
+    check_submits,
+    must_ask_first,
+    only_visible,
+)
 from adlro.services.ingest.server.logs import JobLogs
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
 from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
@@ -69,7 +76,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         new = await self._admission.admit(spec, request.request_id)
         # Not with `creates`: alone, a task to gather others costs more than the round trip.
         created = await self._store.create(new.spec, new.normalized, new.request_id, new.created_unix_s)
-        return job_service_pb2.SubmitJobResponse(job=created.message, existing=created.existing)
+        message = job_to_proto(as_seen(created.job)) if created.existing else created.message
+        return job_service_pb2.SubmitJobResponse(job=message, existing=created.existing)
 
     async def SubmitJobs(
         self,
@@ -108,15 +116,16 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         """One job."""
         job = await self._store.get(request.job_id)
         check_sees(job)
-        return job_service_pb2.GetJobResponse(job=job_to_proto(job))
+        return job_service_pb2.GetJobResponse(job=job_to_proto(as_seen(job)))
 
     async def ListJobs(
         self, request: job_service_pb2.ListJobsRequest, context: Context
     ) -> job_service_pb2.ListJobsResponse:
         """Jobs in the order of submission, a page at a time."""
         job_filter = only_visible(filter_from_proto(request.filter))
-        jobs, token = await self._listing.page(job_filter, request.page_size, request.page_token)
-        return job_service_pb2.ListJobsResponse(jobs=[job_to_proto(job) for job in jobs], next_page_token=token)
+        found, token = await self._listing.page(job_filter, request.page_size, request.page_token)
+        jobs = [job_to_proto(as_seen(job)) for job in found]
+        return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=token)
 
     async def CancelJob(
         self, request: job_service_pb2.CancelJobRequest, context: Context
@@ -124,7 +133,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         """Requests a job's cancellation."""
         if must_ask_first():
             check_cancels(await self._store.get(request.job_id))
-        return job_service_pb2.CancelJobResponse(job=job_to_proto(await self._store.request_cancel(request.job_id)))
+        cancelled = await self._store.request_cancel(request.job_id)
+        return job_service_pb2.CancelJobResponse(job=job_to_proto(as_seen(cancelled)))
 
     # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
     async def WatchJobs(  # type: ignore[override]
@@ -138,10 +148,14 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         else:
             revision, jobs = await self._watch.snapshot(job_filter, seen)
             async for job in jobs:
-                yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, job, job.revision))
+                yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, as_seen(job), job.revision))
             yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT_END, None, revision))
         async for change in self._watch.changes(revision, job_filter, seen):
-            yield change.message
+            seen_job = as_seen(change.job)
+            if seen_job is change.job:
+                yield change.message  # made once for all watchers
+            else:
+                yield job_event_to_proto(JobEvent(JobEventKind.CHANGE, seen_job, change.revision))
 
     # Typed wider, as WatchJobs.
     def ReadJobLogs(  # type: ignore[override]
