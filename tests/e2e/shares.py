@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -73,7 +73,7 @@ def check_shared_work(result: ReplayResult, jobs: list[WorkloadJob]) -> int:
     return shared
 
 
-def _others(job: Job, attempt: JobAttempt, jobs: list[Job]) -> Iterator[tuple[int, float]]:
+def _others(job: Job, attempt: JobAttempt, jobs: Sequence[Job]) -> Iterator[tuple[int, float]]:
     """The numbers of the jobs that ran on the attempt's GPU with it, and how long."""
     for number, other in enumerate(jobs):
         for each in other.attempts:
