@@ -15,7 +15,6 @@ from adlro.hardware.gang_speeds import spread_speeds
 from adlro.placement import SHARED
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, JobState
-from adlro.records.outcomes import NeighbourTime
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.preempting import StopRules, attained_s, gpu_figures, share_left
@@ -214,13 +213,7 @@ class Ledger:
         return SHARED if self._shares and asks_for_a_part(spec) else 1.0
 
     def place(
-        self,
-        entry: Entry,
-        gpus: Sequence[int],
-        time_s: float,
-        preempts: Sequence[Entry] = (),
-        share: float = 1.0,
-        had: Sequence[NeighbourTime] = (),
+        self, entry: Entry, gpus: Sequence[int], time_s: float, preempts: Sequence[Entry] = (), share: float = 1.0
     ) -> None:
         """Places a job: it holds the GPUs, cores and memory, and leaves the queue if it was there.
 
@@ -229,7 +222,6 @@ class Ledger:
         Args:
             gpus: all of one model.
             share: of each of them.
-            had: of an attempt that runs already, the time beside neighbours that have left.
             preempts: the jobs that are stopped to make room; each holds one of these GPUs at least. It keeps its others
                 until it ends, and all its cores and memory: the job holds what it needs beyond these. Where it needs
                 more, less than nothing may be free on a node until then.
@@ -245,7 +237,6 @@ class Ledger:
         entry.gpus, entry.victims = gpus, list(preempts)
         entry.has_part = share < 1.0
         if entry.has_part:
-            entry.expected_end_s += self._pairs.delay_s(entry.job.spec, had, int(self.layout.gpu_model[gpus[0]]))
             self._put_beside(entry)
             self._parted[entry.job.job_id] = entry
         self._hold(entry)

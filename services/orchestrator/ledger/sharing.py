@@ -13,7 +13,7 @@ import numpy as np
 
 from adlro.hardware.shared_speeds import TURN_SHARE
 from adlro.records.jobs import JobSpec
-from adlro.records.outcomes import ApplicationSize, NeighbourTime
+from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.occupancy import Layout
 from adlro.state.observation import Bools, Floats, Ints
@@ -41,14 +41,6 @@ class PairTable:
     def family(self, spec: JobSpec) -> int:
         """The row of a job."""
         return self.number_of.get(ApplicationSize.of(spec), len(self.kept) - 1)
-
-    def delay_s(self, spec: JobSpec, had: Iterable[NeighbourTime], model: int) -> float:
-        """How much later a job is expected to end than alone, by the time that it had beside neighbours."""
-        row, delay_s = self.family(spec), 0.0
-        for each in had if self.number_of else ():
-            other = self.number_of.get(each.neighbour, len(self.kept) - 1)
-            delay_s += each.time_s * (1.0 - (float(self.kept[row, other, model]) or TURN_SHARE))
-        return delay_s
 
     def kept_by(self, spec: JobSpec, beside: JobSpec, model: int) -> float:
         """The share of its speed that a job is expected to keep beside another one, which runs there already."""

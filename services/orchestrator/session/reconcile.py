@@ -203,8 +203,7 @@ def _reconcile_launched(
         return
     gpus = [gpu_number[gpu_id] for gpu_id in job.placement.gpu_ids]
     share = min(each.share for each in job.placement.gpus)
-    had = job.attempts[-1].neighbours
-    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s, victims, share, had)
+    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s, victims, share)
     if (run_s := job.attempts[-1].run_s) is not None:
         record_changes.ledger.program_runs(entry, run_s)
     if found.same:
