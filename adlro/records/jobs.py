@@ -209,6 +209,11 @@ class JobAttempt:
         """The placement's first GPU; empty: none."""
         return self.placement.gpu_id
 
+    @property
+    def runs_from_s(self) -> float | None:
+        """Cluster time from which its program runs; the attempt's start where the cluster does not report that."""
+        return self.start_s if self.run_s is None else self.run_s
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from adlro.services.orchestrator.ledger.sharing import (
     expect_alone,
     expect_together,
     is_open,
+    lost_beside_s,
     shared_duration_s,
     shares_of,
 )
@@ -80,7 +81,8 @@ class Ledger:
         self.stop_rules = StopRules(min_run_s)
         self._preemptible: dict[str, Entry] = {}  # of the placed jobs
         self._parted: dict[str, Entry] = {}  # of these, by job, those that have a part of their GPU
-        self._shares, self._pairs = shares, pairs or PairTable()
+        self._shares = shares
+        self._pairs = pairs or PairTable.of((), np.zeros((0, 0, len(self.layout.gpu_models))))
         self.set_drained(drained)
 
     # ---- jobs
@@ -323,6 +325,15 @@ class Ledger:
             entry.expected_end_s = run_s + shared_duration_s(entry, self.whole_duration_s(entry, entry.gpus))
             self._tell_end(entry)
 
+    def has_run(self, entry: Entry) -> None:
+        """Brings the expected end of a job that an earlier session placed, just placed here, up to date."""
+        last = entry.job.attempts[-1]
+        if last.run_s is not None:
+            self.program_runs(entry, last.run_s)
+        if last.neighbours:
+            entry.expected_end_s += lost_beside_s(entry.job, self._pairs, int(self.layout.gpu_model[entry.gpus[0]]))
+            self._tell_end(entry)
+
     def share_left(self, entry: Entry, time_s: float) -> float:
         """The share of its work that a placed job has left if it stops now, by what is expected."""
         if not entry.gpus:  # they have left the cluster
@@ -459,20 +470,19 @@ class Ledger:
         return bool(self._waiting) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
 
     def can_stop_something(self, time_s: float) -> bool:
-        """Whether there is a waiting job, and one runs that may be stopped for another, now or later; cheap.
-
-        What was placed just now runs at once. What was placed before, and has not started, is in trouble: its end may
-        never come, and would never end a hold.
-        """
+        """Whether there is a waiting job, and one runs that may be stopped for another, now or later; cheap."""
         if not self._waiting or self.stop_rules.min_run_s is None:
             return False
-        placed = self._preemptible.values()
-        return any(entry.job.state is JobState.RUNNING or entry.since_s == time_s for entry in placed)
+        return any(_under_way(self._preemptible.values(), time_s))
 
-    @property
-    def can_share_something(self) -> bool:
-        """Whether there is a waiting job, and one has a part of a GPU alone; cheap."""
-        return bool(self._waiting) and any(map(is_open, self._parted.values()))
+    def can_share_something(self, time_s: float) -> bool:
+        """Whether there is a waiting job, and one that runs, or will, has a part of a GPU alone; cheap."""
+        if not self._waiting or not self._shares:
+            return False
+        placed: Iterable[Entry] = self._parted.values()
+        if self.stop_rules.starts_at_once:
+            placed = _under_way(placed, time_s)
+        return any(map(is_open, placed))
 
     def holders(self, gpus: Sequence[int]) -> list[Entry]:
         """The jobs that hold these GPUs, in the order of their lowest GPUs; of two on one GPU the first goes first."""
@@ -525,10 +535,11 @@ class Ledger:
     def _shared(self, rows: Ints) -> Shares | None:
         """What concerns shared GPUs; None: no job that may share one waits or runs."""
         jobs = self._columns.jobs
-        if not self._shares or not (self._parted or jobs.shareable[0, rows].any()):
+        shareable = jobs.shareable[0, rows] & self._shares
+        if not self._parted and not shareable.any():
             return None
         placed = [(entry, self.is_second(entry)) for entry in self._parted.values() if entry.held]
-        return shares_of(self.layout, self._pairs, placed, jobs.shareable[0, rows], jobs.family[0, rows])
+        return shares_of(self.layout, self._pairs, placed, shareable, jobs.family[0, rows])
 
     def _stops(self, time_s: float, rows: Ints) -> Stops | None:
         """What concerns jobs that may be stopped, and have been, for some rows of the queue; None: there are none."""
@@ -572,3 +583,12 @@ class Ledger:
             gpus: those on which it was placed at the time of the observation.
         """
         return reflected(observation, self.occupancy, job, gpus, reserves=self.reserved is not None)
+
+
+def _under_way(placed: Iterable[Entry], time_s: float) -> Iterator[Entry]:
+    """Those of placed jobs whose end comes.
+
+    What was placed just now runs at once. What was placed before, and has not started, is in trouble: its end may never
+    come, and would never end a hold.
+    """
+    return (entry for entry in placed if entry.job.state is JobState.RUNNING or entry.since_s == time_s)

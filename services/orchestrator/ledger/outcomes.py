@@ -17,7 +17,7 @@ def stopped_runs(ledger: Ledger, job: Job) -> tuple[StoppedRun, ...]:
 
 
 def _run(ledger: Ledger, job: Job, attempt: JobAttempt) -> StoppedRun:
-    began_s = attempt.start_s if attempt.run_s is None else attempt.run_s
+    began_s = attempt.runs_from_s
     assert began_s is not None
     runtime_s = max(0.0, (attempt.end_s or began_s) - began_s)
     if len(attempt.placement.gpus) <= 1:

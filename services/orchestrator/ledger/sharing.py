@@ -6,13 +6,13 @@ speed that it keeps beside the other, until one of them leaves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from adlro.hardware.shared_speeds import TURN_SHARE
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import Job, JobSpec
 from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.occupancy import Layout
@@ -40,13 +40,16 @@ class PairTable:
 
     def family(self, spec: JobSpec) -> int:
         """The row of a job."""
-        return self.number_of.get(ApplicationSize.of(spec), len(self.kept) - 1)
+        return self._row(ApplicationSize.of(spec))
 
-    def kept_by(self, spec: JobSpec, beside: JobSpec, model: int) -> float:
-        """The share of its speed that a job is expected to keep beside another one, which runs there already."""
+    def kept_by(self, spec: JobSpec, beside: ApplicationSize, model: int) -> float:
+        """The share of its speed that a job is expected to keep beside one of some kind, where both run."""
         if not self.number_of:
             return TURN_SHARE
-        return float(self.kept[self.family(spec), self.family(beside), model]) or TURN_SHARE
+        return float(self.kept[self.family(spec), self._row(beside), model]) or TURN_SHARE
+
+    def _row(self, kind: ApplicationSize) -> int:
+        return self.number_of.get(kind, len(self.kept) - 1)
 
 
 def asks_for_a_part(spec: JobSpec) -> bool:
@@ -61,11 +64,11 @@ def expect_together(earlier: Entry, later: Entry, table: PairTable, model: int, 
         earlier, later: by their starts; each has the expected end that it would have alone.
         whole_s: expected duration of all of the later job's work, alone on the GPU.
     """
-    kept = table.kept_by(earlier.job.spec, later.job.spec, model)
+    kept = table.kept_by(earlier.job.spec, ApplicationSize.of(later.job.spec), model)
     if kept != earlier.told:  # a rounding error must not move an end
         earlier.expected_end_s = _moved_s(earlier.expected_end_s, later.since_s, earlier.told, kept)
     earlier.told = kept
-    later.told = table.kept_by(later.job.spec, earlier.job.spec, model)
+    later.told = table.kept_by(later.job.spec, ApplicationSize.of(earlier.job.spec), model)
     later.expected_end_s = later.since_s + shared_duration_s(later, whole_s)
 
 
@@ -81,17 +84,24 @@ def expect_alone(entry: Entry, time_s: float) -> None:
     entry.told = 1.0
 
 
+def lost_beside_s(job: Job, table: PairTable, model: int) -> float:
+    """What a job is expected to have lost beside those that have left its GPU."""
+    beside = job.attempts[-1].neighbours
+    return math.fsum(each.time_s * (1.0 - table.kept_by(job.spec, each.neighbour, model)) for each in beside)
+
+
 def _moved_s(at_s: float, time_s: float, before: float, after: float) -> float:
     """A moment to come, moved by a change of speed now: as in adlro/state/machines.py, to the bit."""
     return time_s + (at_s - time_s) * (before / after)
 
 
 def time_beside_s(entry: Entry, mate: Entry, time_s: float) -> float:
-    """How long two jobs have run beside each other until `time_s`; 0 where one of them has not started."""
-    starts_s = [each.job.start_s for each in (entry, mate)]
-    if any(start_s is None for start_s in starts_s):
-        return 0.0
-    return max(0.0, time_s - max(start_s for start_s in starts_s if start_s is not None))
+    """How long two jobs have run beside each other until `time_s`; 0 where one of them has not started.
+
+    As in runtimes the start of a program counts, where the cluster reports it.
+    """
+    from_s = [since_s for each in (entry, mate) if (since_s := each.job.attempts[-1].runs_from_s) is not None]
+    return max(0.0, time_s - max(from_s)) if len(from_s) == 2 else 0.0
 
 
 def is_open(entry: Entry) -> bool:

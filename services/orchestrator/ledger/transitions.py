@@ -138,10 +138,13 @@ def started(job: Job, start_s: float) -> Job:
 
 
 def program_runs(job: Job, run_s: float) -> Job:
-    """The program of its last attempt, which has started, runs; before, the cluster prepared it."""
+    """The program of its last attempt, which has started, runs; before, the cluster prepared it.
+
+    Who has left its GPU before was no neighbour of the program.
+    """
     last = job.attempts[-1]
     run_s = max(run_s, job.start_s or run_s)
-    return replace(job, attempts=(*job.attempts[:-1], replace(last, run_s=run_s)))
+    return replace(job, attempts=(*job.attempts[:-1], replace(last, run_s=run_s, neighbours=())))
 
 
 def waits_for(job: Job, preempts: Sequence[AttemptRef]) -> Job:

@@ -35,7 +35,7 @@ class Reconciled:
         begins: jobs whose begin time is in the future.
         arriving: jobs that no session has taken up: (record, version, expected).
         preempting: launched jobs for which others were stopped; `settle` places them, by job.
-        parted: launched jobs that have a part of their GPU; `settle` places them before, in the order of their starts.
+        parted: launched jobs that have a part of their GPU; `settle` places them too.
         reserved_job_id, reserved_since_s: the job that GPUs are kept free for, if it still waits; empty: none.
     """
 
@@ -153,7 +153,9 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
         elif any(each.share < 1.0 for each in job.placement.gpus):
             found.parted.append((entry, running))
         else:
-            _reconcile_launched(found, entry, running)
+            _place_again(found, entry)
+            if entry.gpus:
+                _follow(found, entry, running)
     elif job.submit_s is not None and job.submit_s > found.now_s:
         found.begins.append(entry)
     else:
@@ -163,20 +165,29 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
 
 
 def settle(found: Reconciled) -> None:
-    """Places the jobs that share GPUs, and those for which others were stopped: some of these may not have ended."""
-    for entry, running in sorted(found.parted, key=lambda pair: _start_s(pair[0].job)):
-        _reconcile_launched(found, entry, running)
+    """Places the jobs that share GPUs, and those for which others were stopped: some of these may not have ended.
+
+    In the order of their starts: of two jobs on a GPU the first comes first. What has become of them is asked once all
+    are placed: who shared a GPU until then shall be in the records of both.
+    """
+    launched = sorted([*found.parted, *found.preempting.values()], key=lambda pair: _start_s(pair[0].job))
+    for entry, _ in launched:
+        if entry.job.attempts[-1].preempts:
+            _settle(found, entry.job.job_id)
+        else:
+            _place_again(found, entry)
     found.parted.clear()
-    for job_id in list(found.preempting):
-        _settle(found, job_id)
+    for entry, running in launched:
+        if entry.gpus:
+            _follow(found, entry, running)
 
 
 def _settle(found: Reconciled, job_id: str) -> None:
     pair = found.preempting.pop(job_id, None)
     if pair is None:
         return
-    entry, running = pair
-    entries, victims = found.record_changes.ledger.entries, []
+    entry, victims = pair[0], []
+    entries = found.record_changes.ledger.entries
     for ref in entry.job.attempts[-1].preempts:
         before = found.preempting.get(ref.job_id)
         if before is not None and before[0].job.attempt_count == ref.attempt:
@@ -184,12 +195,11 @@ def _settle(found: Reconciled, job_id: str) -> None:
         victim = entries.get(ref.job_id)
         if victim is not None and victim.is_placed(ref.attempt) and victim.gpus and victim.preemptor is None:
             victims.append(victim)
-    _reconcile_launched(found, entry, running, victims)
+    _place_again(found, entry, victims)
 
 
-def _reconcile_launched(
-    found: Reconciled, entry: Entry, running: RunningJob | None, victims: Sequence[Entry] = ()
-) -> None:
+def _place_again(found: Reconciled, entry: Entry, victims: Sequence[Entry] = ()) -> None:
+    """Places a launched job; one whose GPUs are no longer there has none then."""
     job, record_changes = entry.job, found.record_changes
     gpu_number = record_changes.ledger.layout.gpu_number
     left = [gpu_id for gpu_id in job.placement.gpu_ids if gpu_id not in gpu_number]
@@ -203,9 +213,14 @@ def _reconcile_launched(
         return
     gpus = [gpu_number[gpu_id] for gpu_id in job.placement.gpu_ids]
     share = min(each.share for each in job.placement.gpus)
-    record_changes.ledger.place(entry, gpus, job.start_s or found.now_s, victims, share)
-    if (run_s := job.attempts[-1].run_s) is not None:
-        record_changes.ledger.program_runs(entry, run_s)
+    since_s = found.now_s if job.start_s is None else job.start_s
+    record_changes.ledger.place(entry, gpus, since_s, victims, share)
+    record_changes.ledger.has_run(entry)
+
+
+def _follow(found: Reconciled, entry: Entry, running: RunningJob | None) -> None:
+    """What has become of a launched job, which is placed."""
+    job, record_changes = entry.job, found.record_changes
     if found.same:
         # Later events report the attempt's fate. A repeated launch is idempotent, also after the attempt's end.
         if running is None and job.state is JobState.PENDING:

@@ -388,7 +388,10 @@ class Launches:
         flight.after = {(ref.job_id, ref.attempt) for ref in preempts} & self.flights.keys()
         mate = flight.entry.mate
         if mate is not None and self._state.ledger.is_second(flight.entry):
-            flight.after |= {(mate.job.job_id, mate.job.attempt_count)} & self.flights.keys()
+            first = self.flights.get((mate.job.job_id, mate.job.attempt_count))
+            # One of an earlier moment is in trouble, and it may take long to get out of it.
+            if first is not None and first.moment is flight.moment:
+                flight.after.add(first.key)
         if preempts and flight.job.cancel_requested:
             # By an earlier session, which perhaps sent it: no job is to be stopped for it now. As without an answer.
             flight.tries, flight.why = LAUNCH_TRIES, "its user has cancelled it"

@@ -100,9 +100,9 @@ class Round:
     @property
     def _is_asked_where_nothing_fits(self) -> bool:
         """As in the simulator."""
-        policy, ledger = self._state.policy, self._state.ledger
-        return (policy.preempts and ledger.can_stop_something(self._state.now_s)) or (
-            policy.shares and ledger.can_share_something
+        policy, ledger, now_s = self._state.policy, self._state.ledger, self._state.now_s
+        return (policy.preempts and ledger.can_stop_something(now_s)) or (
+            policy.shares and ledger.can_share_something(now_s)
         )
 
     def _place(self, entry: Entry, gpus: tuple[int, ...], victims: Sequence[Entry]) -> None:
