@@ -1,4 +1,4 @@
-"""Whether one simulated cluster has room for a launch, and who can't run together."""
+"""Whether one simulated cluster has room for a launch, how spread it is there, and who can't run together."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from adlro.errors import Conflict
+from adlro.hardware.gang_speeds import spread_speeds
 from adlro.placement import Free, FreeGpu, FreeNode, Placement
 from adlro.records.cluster import Cluster, Gpu
 from adlro.records.jobs import JobSpec
@@ -85,6 +86,14 @@ def _free_of(
                 node.cpu_cores += run.spec.cpu_cores
                 node.memory_mib += run.spec.memory_mib
     return free
+
+
+def spread_speed(hardware: Hardware, spec: JobSpec, gpus: Sequence[int], gpu_model: str) -> float:
+    """A job's speed on GPUs of a model relative to a packed placement."""
+    nodes = len({int(hardware.gpu_node[0, gpu]) for gpu in gpus})
+    if nodes == 1 or nodes <= packed_nodes(hardware, spec, gpus[0]):
+        return 1.0
+    return float(spread_speeds([spec.application], [spec.job_type], [len(gpus)], [gpu_model])[0, 0])
 
 
 def packed_nodes(hardware: Hardware, spec: JobSpec, gpu: int) -> int:

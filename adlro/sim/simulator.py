@@ -16,7 +16,6 @@ from dataclasses import replace
 import numpy as np
 
 from adlro.errors import Conflict, InvalidInput
-from adlro.hardware.gang_speeds import spread_speeds
 from adlro.hardware.shared_speeds import TURN_SHARE, simulated_shares
 from adlro.hardware.speeds import SHIPPED, SpeedTable
 from adlro.placement import Placement
@@ -25,20 +24,12 @@ from adlro.records.events import ClusterEvent, EventKind, RunningJob
 from adlro.records.jobs import JobSpec, Preemptible
 from adlro.sim.durations import plan_run
 from adlro.sim.gpu_metrics import GpuMetrics, Load, MetricsSample
-from adlro.sim.room_left import cannot_share, check_room, packed_nodes
+from adlro.sim.room_left import cannot_share, check_room, spread_speed
 from adlro.sim.runs import EarlierRun, Moment, Run, RunState, SimulatedGpu
-from adlro.sim.slots import launches_on, put_first, run_state, set_run_state
+from adlro.sim.slots import NO_EXPECTED_END_S, launches_on, occupy, put_first, run_state, set_run_state
 from adlro.state.cluster_arrays import empty_machines, hardware_of
 from adlro.state.fit import check_set, job_runs, unknown_gpu
-from adlro.state.machines import (
-    count_nodes,
-    next_end_s,
-    occupy_beside,
-    occupy_gang,
-    set_speed,
-    share_at_stop,
-    vacate,
-)
+from adlro.state.machines import count_nodes, next_end_s, set_speed, share_at_stop, vacate
 from adlro.workload.scenario import Scenario, load_scenario
 
 _WHOLE_DIGITS = 6
@@ -164,11 +155,8 @@ class ClusterSimulator:
 
         Raises:
             NotFound: no such GPU.
-            InvalidInput: a placement of another number of GPUs than the job asks for, or of parts of GPUs that it can't
-                have.
-            Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED, NODE_MEMORY_EXHAUSTED,
-                JOB_RUNNING, MIXED_GPU_MODELS, TOO_MANY_NODES, CANNOT_SHARE, NOT_RUNNING or NOT_PREEMPTIBLE; the message
-                has the figures.
+            InvalidInput, Conflict: as `check_set` and `check_placement` of adlro.state.fit; JOB_RUNNING, CANNOT_SHARE,
+                NOT_RUNNING or NOT_PREEMPTIBLE.
         """
         gpus = self._numbers(placement)
         victims = sorted(
@@ -184,25 +172,16 @@ class ClusterSimulator:
         plan = plan_run(job.job_id, spec, self._gpus[gpus[0]].gpu_model, self._scenario, self._speeds)
         launch = int(self._machines.launch_count[0])
         full_s = float(plan.duration_s) / self._spread_speed(spec, gpus)
-        demand = (
-            launch,
-            full_s,
-            share,
-            self._start_cost_s,
-            _cost_of(spec).restart_s if resumes else 0.0,
-            math.inf,  # only a scheduler has an expected end
-            spec.cpu_cores,
-            spec.memory_mib,
-        )
-        there = launches_on(self._machines, gpus[0])
-        if there:
-            first = self._runs[there[0]]
+        kept = None
+        for other in launches_on(self._machines, gpus[0]):
+            first = self._runs[other]
             # Two that ran together before the figures were others run on.
-            kept, first_kept = self._kept_beside(spec, first.spec, gpus[0]) or (TURN_SHARE, TURN_SHARE)
-            occupy_beside(self._hardware, self._machines, 0, gpus[0], *demand, kept, 1.0, first_kept, 1.0)
+            kept = self._kept_beside(spec, first.spec, gpus[0]) or (TURN_SHARE, TURN_SHARE)
             self._moved[first.job.job_id] = None
-        else:
-            occupy_gang(self._hardware, self._machines, 0, np.array(gpus, dtype=np.int64), *demand)
+        restart_s = _cost_of(spec).restart_s if resumes else 0.0
+        cores, memory_mib = spec.cpu_cores, spec.memory_mib
+        demand = launch, full_s, share, self._start_cost_s, restart_s, NO_EXPECTED_END_S, cores, memory_mib
+        occupy(self._hardware, self._machines, gpus, demand, kept)
         if spec.time_limit_s is not None:
             self._limit_end_s[launch] = float(self._machines.time_s[0]) + spec.time_limit_s
         self._runs[launch] = Run(job, plan, spec, gpus, full_s, share)
@@ -216,11 +195,7 @@ class ClusterSimulator:
 
     def _spread_speed(self, spec: JobSpec, gpus: tuple[int, ...]) -> float:
         """The job's speed on these GPUs relative to a packed placement."""
-        nodes = len({int(self._hardware.gpu_node[0, gpu]) for gpu in gpus})
-        if nodes == 1 or nodes <= packed_nodes(self._hardware, spec, gpus[0]):
-            return 1.0
-        model = self._gpus[gpus[0]].gpu_model
-        return float(spread_speeds([spec.application], [spec.job_type], [len(gpus)], [model])[0, 0])
+        return spread_speed(self._hardware, spec, gpus, self._gpus[gpus[0]].gpu_model)
 
     @property
     def origin_s(self) -> float:
@@ -298,9 +273,8 @@ class ClusterSimulator:
 
     def _preempt(self, launch: int, message: str) -> ClusterEvent:
         run = self._runs[launch]
-        lost_s = _cost_of(run.spec).lost_s
         put_first(self._machines, run.gpus[0], launch)
-        share = share_at_stop(self._machines, 0, run.gpus[0], run.share, run.full_s, lost_s)
+        share = share_at_stop(self._machines, 0, run.gpus[0], run.share, run.full_s, _cost_of(run.spec).lost_s)
         return replace(self._end(launch, EventKind.PREEMPTED, message), remaining_ratio=float(share))
 
     def lose_gpu(self, gpu_id: str) -> list[ClusterEvent]:
@@ -460,12 +434,8 @@ class ClusterSimulator:
             raise job_runs(job_id, earlier.placement, earlier.attempt)
         check_set(job_id, spec, placement, self.cluster)
         states = [self._state(gpu) for gpu in gpus]
-        staying = {
-            each.gpu.gpu_id: [
-                self._runs[other] for other in launches_on(self._machines, each.number) if other not in gone
-            ]
-            for each in states
-        }
+        there = {each.gpu.gpu_id: launches_on(self._machines, each.number) for each in states}
+        staying = {gpu_id: [self._runs[each] for each in here if each not in gone] for gpu_id, here in there.items()}
         check_room(
             job_id, spec, placement, self.cluster, self._machines, states, staying, [self._runs[each] for each in gone]
         )

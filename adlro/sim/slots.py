@@ -1,16 +1,43 @@
-"""Where a launch stands on the GPUs of one simulated cluster: the first of two jobs on a GPU, or its mate.
+"""Launches on the GPUs of one simulated cluster: each is the first of two jobs on a GPU, or its mate.
 
 The machines are of one cluster, and have launches as job numbers. numpy and numba only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from adlro.sim.runs import RunState
-from adlro.state.cluster_arrays import IDLE, Machines
-from adlro.state.machines import swap_mates
+from adlro.state.cluster_arrays import IDLE, Hardware, Machines
+from adlro.state.machines import occupy_beside, occupy_gang, swap_mates
 from adlro.state.observation import Floats
+
+NO_EXPECTED_END_S = math.inf
+"""Only a scheduler has an expected end."""
+
+Demand = tuple[int, float, float, float, float, float, int, int]
+"""Launch, whole work, share of it, start cost, restart, expected work, cores, memory: as `machines.occupy` has them."""
+
+
+def occupy(
+    hardware: Hardware, machines: Machines, gpus: Sequence[int], demand: Demand, kept: tuple[float, float] | None
+) -> None:
+    """Starts a job now on idle GPUs, or beside the one that is alone on a GPU.
+
+    Args:
+        hardware, machines: of one cluster.
+        gpus: their numbers.
+        demand: of the job.
+        kept: the shares of their speeds that it and the other one keep; None: there is no other.
+    """
+    if kept is None:
+        occupy_gang(hardware, machines, 0, np.array(gpus, dtype=np.int64), *demand)
+    else:
+        own, other = kept
+        occupy_beside(hardware, machines, 0, gpus[0], *demand, own, 1.0, other, 1.0)
 
 
 def launches_on(machines: Machines, gpu: int) -> list[int]:

@@ -169,7 +169,10 @@ class Capabilities(_message.Message):
     gangs: _builtins.bool
     """A job may have several GPUs. They start and end together; if one of them is lost, the attempt is lost on all."""
     shares: _builtins.bool
-    """A job may have a part of a GPU."""
+    """A shareable job of one GPU may have half of it (GpuShare.share = 0.5), alone or beside another one: two jobs on a
+    GPU at most, which have its memory together. Both are lost with it. Without this capability a launch on a part of a
+    GPU is UNIMPLEMENTED.
+    """
     containers: _builtins.bool
     """A job runs in a container of its own."""
     preemption: _builtins.bool
@@ -326,7 +329,10 @@ class LaunchJobRequest(_message.Message):
     def spec(self) -> _job_pb2.JobSpec: ...
     @_builtins.property
     def placement(self) -> _placement_pb2.Placement:
-        """gpu_id is its first GPU; it has spec.gpu_count of them. Not set: all of gpu_id."""
+        """gpu_id is its first GPU; it has spec.gpu_count of them. Not set: all of gpu_id. A part of a GPU is for shareable jobs
+        of one GPU, on clusters with the capability `shares`. Two of them that can't run together are refused with
+        FAILED_PRECONDITION, CANNOT_SHARE.
+        """
 
     @_builtins.property
     def preempts(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.AttemptRef]:
@@ -732,7 +738,7 @@ class SetGpuAvailabilityResponse(_message.Message):
 
     LOST_JOB_ID_FIELD_NUMBER: _builtins.int
     lost_job_id: _builtins.str
-    """The job that ran there and was lost."""
+    """The job that ran there and was lost; of two the one that was launched first. Events name both."""
     def __init__(
         self,
         *,

@@ -28,7 +28,9 @@ class GpuShare(_message.Message):
     SHARE_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     share: _builtins.float
-    """1: the whole GPU."""
+    """1: the whole GPU. 0.5: what a shareable job has of a GPU that it may share with another one, also while it is alone
+    there, at full speed. Clusters refuse other shares.
+    """
     def __init__(
         self,
         *,

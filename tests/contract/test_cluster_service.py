@@ -21,7 +21,7 @@ from adlro.kit.channel import open_channel
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import SpawnedService, serve, spawn_service
-from adlro.placement import Placement
+from adlro.placement import SHARED, GpuShare, Placement
 from adlro.records.events import ClockMode, ClusterDescription, ClusterEvent, EventKind
 from adlro.records.jobs import JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.services.simcluster.server import SimclusterServer
@@ -559,6 +559,51 @@ async def test_a_gang_is_launched_told_and_lost_as_a_whole(simulated):
         assert (error.reason, error.message) == ("GPU_LOST", f"GPU {second} is lost")
         assert not (await simulated.launch("b", first)).existing, "the other GPU is free"
         await simulated.call("SetGpuAvailability", pb.SetGpuAvailabilityRequest(gpu_id=second, available=True))
+
+
+async def test_two_jobs_share_a_gpu_and_are_lost_together(simulated):
+    description = await simulated.describe()
+    gpu_id, other, *_ = gpu_ids(description)
+    assert description.capabilities.shares
+    half = Placement((GpuShare(gpu_id, SHARED),))
+
+    async def launch(job_id: str, placement: Placement = half, *, shareable=True, **fields):
+        return await simulated.launch(job_id, placement.gpu_id, placement=placement, shareable=shareable, **fields)
+
+    async with simulated.watch(description.revision) as watch:
+        for job_id in "ab":
+            assert not (await launch(job_id, gpu_memory_mib=8000)).existing
+        assert (await launch("b", gpu_memory_mib=8000)).existing
+        running = (await simulated.describe()).running
+        assert [(each.job_id, each.placement) for each in running] == [("a", half), ("b", half)]
+        for placement, shareable in ((half, True), (Placement.on(gpu_id), False)):
+            error = await refused(launch("c", placement, shareable=shareable))
+            assert (error.reason, error.message) == ("GPU_BUSY", f"GPU {gpu_id} runs a and b")
+        await simulated.stop("b")
+        error = await refused(launch("c", gpu_memory_mib=10_000))
+        assert error.reason == "GPU_MEMORY_TOO_SMALL"
+        assert "left beside a, c needs 10000 MiB" in error.message
+        error = await refused(launch("c", Placement((GpuShare(other, SHARED),)), shareable=False))
+        assert isinstance(error, InvalidInput)
+        assert error.violations[0].field == "placement"
+        assert not (await launch("c", gpu_memory_mib=8000)).existing
+        lose = pb.SetGpuAvailabilityRequest(gpu_id=gpu_id, available=False)
+        assert (await simulated.call("SetGpuAvailability", lose)).lost_job_id == "a"
+        events = await watch.until(EventKind.LOST)
+        lost = [event for event in events if event.kind is EventKind.LOST]
+        assert [(event.job_id, event.placement) for event in lost] == [("a", half), ("c", half)]
+        await simulated.call("SetGpuAvailability", pb.SetGpuAvailabilityRequest(gpu_id=gpu_id, available=True))
+
+
+async def test_applications_that_could_not_run_together_are_refused(simulated):
+    gpu_id, *_ = gpu_ids(await simulated.describe())  # a V100
+    half = Placement((GpuShare(gpu_id, SHARED),))
+    fields = {"placement": half, "shareable": True}
+    await simulated.launch("a", gpu_id, application="Transformer (batch size 256)", **fields)
+    error = await refused(simulated.launch("b", gpu_id, application="ResNet-50 (batch size 128)", **fields))
+    assert isinstance(error, Conflict)
+    assert error.reason == "CANNOT_SHARE"
+    assert error.message.startswith(f"b can't run beside a on {gpu_id}: their applications ResNet-50 (batch size 128)")
 
 
 async def test_a_launch_stops_others_in_one_moment_and_they_go_on_with_what_is_left(simulated):

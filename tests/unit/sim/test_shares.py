@@ -68,7 +68,8 @@ def test_two_jobs_keep_their_measured_shares_and_the_second_goes_on_alone():
     simulator.advance_to(2.0)
     simulator.launch("b", 1, replace(SPEC, application=LARGE, simulated_work=SimulatedWork(1.0)), half())
     assert simulator.take_moved() == ["a"]
-    assert [each.job_id for each in (simulator.gpus["n/0"].running, simulator.gpus["n/0"].mate)] == ["a", "b"]
+    state = simulator.gpus["n/0"]
+    assert (state.running, state.mate) == (simulator.running_job("a"), simulator.running_job("b"))
     assert [(each.job_id, str(each.placement)) for each in simulator.running] == [
         ("a", "0.5 of n/0"),
         ("b", "0.5 of n/0"),
@@ -205,6 +206,7 @@ def test_either_may_be_stopped_and_the_other_runs_on_alone(goes):
     simulator.launch(goes, 2, own(10.0, preemptible=Preemptible()), half(), share=0.8, resumes=True)
     simulator.advance_to(5.0)
     event = simulator.stop(stays)
+    assert event is not None
     assert (event.kind, event.job_id) == (EventKind.STOPPED, stays)
     assert simulator.next_event_time() == 12.5
 
@@ -340,7 +342,9 @@ def in_batch(
 Ended = tuple[int, int, float, float, str]
 
 
-def in_service(jobs: list[WorkloadJob], changes: list[GpuChange], start_cost_s: float, starts: list[Start]) -> set:
+def in_service(
+    jobs: list[WorkloadJob], changes: list[GpuChange], start_cost_s: float, starts: list[Start]
+) -> set[Ended]:
     """The same in simcluster's simulator: (job, GPU, start, end, how) of each attempt."""
     simulator = ClusterSimulator(SCENARIO.cluster, start_cost_s=start_cost_s)
     began: dict[str, tuple[int, float]] = {}
