@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from adlro.hardware.shared_speeds import TURN_SHARE
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.entry import Entry

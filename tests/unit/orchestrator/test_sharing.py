@@ -438,9 +438,9 @@ def test_while_both_end_the_other_has_their_gpu_and_one_that_ends_before_leaves_
     house.resume()
     first, second, third = house.until_final(3)
     assert third.start_s == 17.0
-    assert neighbours(house, "job-1") == neighbours(house, "job-2") == [("b", 12.0)] or neighbours(
-        house, "job-1"
-    ) == [("b", 12.0)]
+    assert neighbours(house, "job-1") == neighbours(house, "job-2") == [("b", 12.0)] or neighbours(house, "job-1") == [
+        ("b", 12.0)
+    ]
     # 12 s at 0.6, and 5 s alone.
     assert next(job for job in house.store.history["job-1"] if job.resumes).remaining_ratio == pytest.approx(
         (100 - 7.2 - 5 + 3) / 100
@@ -481,7 +481,13 @@ def test_one_that_may_share_stops_another_and_is_open_only_then() -> None:
 
 def ledger_state(house: CoreHouse) -> dict[str, tuple[object, ...]]:
     return {
-        job_id: (entry.held, entry.since_s, entry.told, round(entry.expected_end_s, 6), entry.mate and entry.mate.job.job_id)
+        job_id: (
+            entry.held,
+            entry.since_s,
+            entry.told,
+            round(entry.expected_end_s, 6),
+            entry.mate and entry.mate.job.job_id,
+        )
         for job_id, entry in house.core.ledger.entries.items()
     }
 
