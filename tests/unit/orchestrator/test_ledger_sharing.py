@@ -1,4 +1,4 @@
-"""Two jobs on a GPU in the ledger: as adlro/state/machines.py has it, to the bit, and what an observation says of them."""
+"""Two jobs on a GPU in the ledger: expected as in adlro/state/machines.py, to the bit, and as observations have it."""
 
 from __future__ import annotations
 
