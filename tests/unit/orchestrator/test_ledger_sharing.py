@@ -17,7 +17,7 @@ from adlro.services.orchestrator.ledger.invariants import check_ledger
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.preempting import gpu_figures, refs
 from adlro.services.orchestrator.ledger.sharing import PairTable, asks_for_a_part, is_open, time_beside_s
-from adlro.state.cluster_arrays import IDLE, empty_machines
+from adlro.state.cluster_arrays import IDLE, Machines, empty_machines
 from adlro.state.machines import count_nodes, occupy, occupy_beside, swap_mates, vacate
 from tests.ledgers import MODELS, job, queue
 from tests.unit.orchestrator.test_ledger_reflect import is_as_made_anew
@@ -129,7 +129,7 @@ def test_expected_ends_of_two_jobs_are_those_of_the_simulator_to_the_bit(seed: i
     assert pairs > 20
 
 
-def _agree(ledger: Ledger, machines) -> None:  # type: ignore[no-untyped-def]
+def _agree(ledger: Ledger, machines: Machines) -> None:
     numbers = [int(holder.removeprefix("job-")) if holder else IDLE for holder in ledger.occupancy.holder]
     assert machines.gpu_job[0].tolist() == numbers
     busy = machines.gpu_job[0] != IDLE
