@@ -6,6 +6,7 @@ decompose has learned.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -50,8 +51,9 @@ class ExpectedPairs:
         self._clock_s = clock_s
         self._kinds: dict[ApplicationSize, None] = {}  # those that arrived last come last
         self._gpu_models: tuple[str, ...] = ()
-        self._revision: int | None = None  # None: the table is as measured
+        self._revision: int | None = None  # None: part of the table is as measured
         self._ask_from_s = -np.inf
+        self._one_at_a_time = asyncio.Lock()  # a late answer must not replace a newer one
 
     async def meet(
         self, specs: Iterable[JobSpec], gpu_models: Sequence[str], *, up_to_date: bool = False
@@ -64,23 +66,30 @@ class ExpectedPairs:
             up_to_date: what decompose has learned since the last answer is wanted too.
 
         Returns:
-            The new table; None: the present one has all their kinds.
+            The new table; None: the present one stands.
         """
-        models = tuple(gpu_models)
+        async with self._one_at_a_time:
+            return await self._meet(specs, tuple(gpu_models), up_to_date)
+
+    async def _meet(self, specs: Iterable[JobSpec], models: tuple[str, ...], up_to_date: bool) -> PairTable | None:
         kinds = {ApplicationSize.of(spec): None for spec in specs if asks_for_a_part(spec)}
         new = [kind for kind in kinds if kind not in self._kinds]
         for kind in kinds:
             self._kinds.pop(kind, None)
             self._kinds[kind] = None
-        if not new and models == self._gpu_models:
-            return await self.refresh() if up_to_date and kinds else None
+        if models != self._gpu_models:
+            self.table, self._gpu_models = PairTable.of((), np.zeros((0, 0, len(models)))), models
+        elif not new and (self._revision is not None or not kinds):
+            return await self._refresh() if up_to_date and kinds else None
         self._kinds = dict.fromkeys(list(self._kinds)[-KINDS_KEPT:])
-        self._gpu_models = models
-        await self._renew()
-        return self.table
+        return await self._renew()
 
     async def refresh(self) -> PairTable | None:
         """The table anew, if decompose has learned since, or has an answer again; None: the present one stands."""
+        async with self._one_at_a_time:
+            return await self._refresh()
+
+    async def _refresh(self) -> PairTable | None:
         if not self._kinds or self._clock_s() < self._ask_from_s:
             return None
         if self._revision is not None:
@@ -92,11 +101,10 @@ class ExpectedPairs:
                 return None
             if answer.revision == self._revision:
                 return None
-        before = self.table
-        await self._renew()
-        return None if self.table is before else self.table
+        return await self._renew()
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> PairTable | None:
+        """The table of the present kinds; None: the one that is there."""
         kinds = list(self._kinds)
         if self._clock_s() >= self._ask_from_s:
             try:
@@ -106,16 +114,16 @@ class ExpectedPairs:
             else:
                 self._revision = answer.revision
                 self.table = PairTable.of(kinds, answer.kept)
-                return
+                return self.table
         before, self._revision = self.table, None
-        if list(before.number_of) == kinds and before.kept.shape[2] == len(self._gpu_models):
-            return
+        if before.number_of.keys() == self._kinds.keys():
+            return None
         kept = measured(kinds, self._gpu_models)
-        if before.kept.shape[2] == len(self._gpu_models):
-            known = [kind for kind in kinds if kind in before.number_of]
-            here, there = [kinds.index(kind) for kind in known], [before.number_of[kind] for kind in known]
-            kept[np.ix_(here, here)] = before.kept[np.ix_(there, there)]
+        known = [kind for kind in kinds if kind in before.number_of]
+        here, there = [kinds.index(kind) for kind in known], [before.number_of[kind] for kind in known]
+        kept[np.ix_(here, here)] = before.kept[np.ix_(there, there)]
         self.table = PairTable.of(kinds, kept)
+        return self.table
 
     def _failed(self, error: AdlroError) -> None:
         self._ask_from_s = self._clock_s() + PAUSE_S

@@ -110,6 +110,7 @@ class CoreHouse:
         self.drained: dict[str, str] = {}
         self.min_run_s: float | None = None  # jobs may be stopped for others once they have run so long
         self.pairs: PairTable | None = None  # what jobs that share a GPU are expected to keep of their speeds
+        self.real_time = False  # wall time passes as the cluster's does
         self.meddling = ["policy", "drain", "speeds", "kick"]
         self.policies = ["fcfs", "sjf", "hold_greedy"]  # between which is changed
         self.policy: Policy
@@ -119,6 +120,7 @@ class CoreHouse:
         self._draw = draw
         self._check_every = check_every
         self._max_attempts = 50
+        self._clock_s = 0.0  # the cluster's, when wall time passed last
         self._written: set[tuple[str, int]] = set()
         self._forget()
 
@@ -250,10 +252,14 @@ class CoreHouse:
 
     def _advance(self) -> bool:
         ready = [name for name, there in (("inbox", self._inbox), ("call", self._calls), ("news", self._news)) if there]
-        if not ready:
+        if self.real_time:
+            self.now += max(0.0, self.cluster.clock.time_s - self._clock_s)
+            self._clock_s = self.cluster.clock.time_s
+        if not ready or (self.real_time and self._reminders and self._reminders[0][0] <= self.now):
             if not self._reminders:
                 return False
-            self.now, _, reminder = heapq.heappop(self._reminders)
+            due_s, _, reminder = heapq.heappop(self._reminders)
+            self.now = max(self.now, due_s)
             self._inbox.append(inputs.Reminded(reminder))
             ready = ["inbox"]
         match self._draw.choice(ready) if self._draw is not None else ready[0]:

@@ -41,9 +41,8 @@ def random_house(seed: int, jobs: int, policy: str) -> CoreHouse:
     house.min_run_s = draw.choice([0.0, 3.0])
     house.cluster.grace_s = draw.choice([0.0, 0.0, 0.5, 4.0])
     house.cluster.tells_share = draw.random() < 0.7
-    house.cluster.start_later = False
     if house.cluster.grace_s:
-        house.cluster.clock = replace(house.cluster.clock, mode=ClockMode.REAL)
+        house.cluster.clock, house.real_time = replace(house.cluster.clock, mode=ClockMode.REAL), True
     for number in draw.sample(range(1, jobs + 1), jobs // 4):
         troubles = [Conflict("a part is taken", reason="GPU_BUSY"), DeadlineExceeded("no answer in 10 s")]
         house.cluster.refused[f"job-{number}"] = [draw.choice(troubles)] * draw.randint(1, 3)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from adlro.placement import Placement
 from adlro.records.jobs import Job, JobState, PendingReason
+from adlro.records.outcomes import ApplicationSize, NeighbourTime
 from adlro.records.payloads import EndReason, ExitStatus
 from adlro.services.orchestrator.ledger import transitions
 from adlro.v1 import job_pb2
@@ -213,3 +214,61 @@ def test_a_record_of_an_older_version_has_no_attempt_that_is_excused() -> None:
     message.attempts[0].ClearField("excused")
     old = job_from_proto(job_pb2.Job.FromString(message.SerializeToString()))
     assert old.attempts == (replace(again.attempts[0], excused=False),)
+
+
+# ---- neighbours
+
+
+def beside(job: Job, *neighbours: tuple[str, float]) -> Job:
+    for application, time_s in neighbours:
+        job = transitions.was_beside(job, NeighbourTime(ApplicationSize(application), time_s))
+    return job
+
+
+def told(job: Job, attempt: int = -1) -> list[tuple[str, float]]:
+    return [(each.neighbour.application, each.time_s) for each in job.attempts[attempt].neighbours]
+
+
+def test_times_beside_neighbours_of_one_kind_are_added_up() -> None:
+    shared = beside(running(), ("a", 1.0), ("b", 2.0), ("a", 4.0))
+    assert told(shared) == [("a", 5.0), ("b", 2.0)]
+    sizes = transitions.was_beside(shared, NeighbourTime(ApplicationSize("a", "32"), 8.0))
+    assert [each.time_s for each in sizes.attempts[-1].neighbours] == [5.0, 2.0, 8.0]
+    assert job_from_proto(job_pb2.Job.FromString(job_to_proto(sizes).SerializeToString())) == sizes
+
+
+def test_beyond_so_many_kinds_of_neighbours_all_others_count_as_one() -> None:
+    many = beside(running(), *((f"a{number}", 1.0) for number in range(64)))
+    assert len(told(many)) == 64
+    more = beside(many, ("b", 2.0), ("a3", 5.0), ("c", 4.0))
+    assert told(more) == [*((f"a{n}", 6.0 if n == 3 else 1.0) for n in range(64)), ("", 6.0)]
+    without_a_name = beside(running(), ("", 1.0), *((f"a{number}", 1.0) for number in range(70)))
+    assert len(told(without_a_name)) == 64
+    assert told(without_a_name)[0] == ("", 8.0)
+
+
+def test_neighbours_stay_with_the_attempt_that_had_them() -> None:
+    shared = beside(running(), ("a", 1.0))
+    for ended in (
+        transitions.succeeded(shared, 9.0),
+        transitions.failed(shared, 9.0, "no"),
+        transitions.stopped(shared, 9.0),
+        transitions.lost(shared, 9.0, "no", MAX),
+        transitions.preempted(shared, 9.0, "for job-2", 0.5),
+        transitions.refused(shared, 9.0, "no", MAX),
+    ):
+        assert told(ended) == [("a", 1.0)]
+    again = transitions.preempted(shared, 9.0, "", 0.5)
+    second = beside(
+        transitions.started(transitions.launching(again, Placement.on("volta-0/1"), "v100_sxm2"), 10.0), ("b", 2.0)
+    )
+    assert [told(second, attempt) for attempt in (0, 1)] == [[("a", 1.0)], [("b", 2.0)]]
+
+
+def test_who_left_before_the_program_ran_was_no_neighbour_of_it() -> None:
+    shared = beside(running(), ("a", 1.0))
+    program = transitions.program_runs(shared, 7.5)
+    assert told(program) == []
+    assert program.attempts[-1].runs_from_s == 7.5
+    assert running().attempts[-1].runs_from_s == 5.0
+    assert told(beside(program, ("b", 2.0))) == [("b", 2.0)]
