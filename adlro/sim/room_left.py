@@ -63,14 +63,7 @@ def _free_of(
     """What is free of some GPUs and their nodes when some attempts are gone."""
     nodes = cluster.nodes
     free = Free(
-        {
-            each.gpu.gpu_id: FreeGpu(
-                nodes[each.node].node_id,
-                each.gpu.memory_mib - sum(run.spec.gpu_memory_mib for run in staying[each.gpu.gpu_id]),
-                1.0 - sum(run.share_of_gpu for run in staying[each.gpu.gpu_id]),
-            )
-            for each in states
-        },
+        {each.gpu.gpu_id: FreeGpu(nodes[each.node].node_id, each.gpu.memory_mib) for each in states},
         {
             nodes[each.node].node_id: FreeNode(
                 int(machines.cores_free[0, each.node]), int(machines.memory_free_mib[0, each.node])
@@ -78,6 +71,10 @@ def _free_of(
             for each in states
         },
     )
+    for gpu_id, runs in staying.items():
+        for run in runs:
+            free.gpus[gpu_id].share -= run.share_of_gpu
+            free.gpus[gpu_id].memory_mib -= run.spec.gpu_memory_mib
     node_of = {gpu.gpu_id: node.node_id for node, gpu in cluster.gpus()} if gone else {}
     for run in gone:
         for gpu_id in run.job.placement.gpu_ids:

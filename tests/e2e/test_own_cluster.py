@@ -22,7 +22,7 @@ from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.stack import Stack
-from tests.unit.clusterside.double import OF_GANGS
+from tests.unit.clusterside.double import OF_GANGS, OF_SHARES
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +56,7 @@ async def test_it_keeps_every_rule(tmp_path: Path) -> None:
     assert set(report.skipped) == {
         *("tells_that_its_clock_was_set", "loses_a_gpu_with_its_job", "refuses_preemption_that_it_can_not_do"),
         *OF_GANGS,
+        *OF_SHARES,
     }
 
 

@@ -27,6 +27,7 @@ from adlro.v1 import cluster_service_pb2 as pb
 from adlro.v1 import cluster_service_pb2_grpc as pb_grpc
 from adlro.v1.payload_pb2 import LOG_STREAM_STDOUT as STDOUT
 from adlro.wire import spec_to_proto
+from tests.unit.clusterside.double import OF_SHARES
 from tests.unit.local.bench import shell, spec_of, users_map
 
 pytestmark = pytest.mark.slow
@@ -117,6 +118,7 @@ async def test_it_keeps_every_rule(local: Local) -> None:
     assert set(report.skipped) == {
         *("tells_that_its_clock_was_set", "loses_a_gpu_with_its_job", "loses_a_gang_with_any_of_its_gpus"),
         *("refuses_gangs_that_it_can_not_run", "refuses_preemption_that_it_can_not_do"),
+        *OF_SHARES,
     }
 
 
