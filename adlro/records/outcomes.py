@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from adlro.records.jobs import JobSpec  # which has neighbours itself
+from typing import Protocol
 
 SIZE_LABEL = "batch_size"
 """The label that tells two sizes of one application apart."""
+
+
+class _Labelled(Protocol):
+    """What has an application and labels: a `JobSpec`."""
+
+    @property
+    def application(self) -> str: ...
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,7 @@ class ApplicationSize:
     batch_size: str = ""
 
     @classmethod
-    def of(cls, spec: JobSpec) -> ApplicationSize:
+    def of(cls, spec: _Labelled) -> ApplicationSize:
         """That of a job."""
         return cls(spec.application, spec.labels.get(SIZE_LABEL, ""))
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from adlro.errors import AdlroError, Unavailable
-from adlro.hardware.shared_speeds import kept_shares
+from adlro.hardware.shared_speeds import TURN_SHARE, kept_shares
 from adlro.records.jobs import JobSpec, JobType
 from adlro.records.outcomes import SIZE_LABEL, ApplicationSize
-from adlro.services.orchestrator.ledger.sharing import EQUAL_SHARE, PairTable
+from adlro.services.orchestrator.ledger.sharing import PairTable
 from adlro.services.orchestrator.ports import PredictedPairs
 from adlro.services.orchestrator.runtimes.pairs import KINDS_KEPT, PAUSE_S, ExpectedPairs, measured
 
@@ -94,9 +94,9 @@ def test_what_runs_together_already_is_expected_to_take_turns_where_nothing_is_k
     table = PairTable.of([ApplicationSize("a"), ApplicationSize("b")], kept)
     asked = [("a", "a"), ("b", "a"), ("b", "b"), ("a", "b"), ("a", "c"), ("c", "a")]
     told = [table.kept_by(spec(one), ApplicationSize(other), 0) for one, other in asked]
-    assert told == [0.9, 0.7, 0.8, EQUAL_SHARE, EQUAL_SHARE, EQUAL_SHARE]
+    assert told == [0.9, 0.7, 0.8, TURN_SHARE, TURN_SHARE, TURN_SHARE]
     empty = PairTable()
-    assert [empty.family(spec("a")), empty.kept_by(spec("a"), ApplicationSize("a"), 3)] == [0, EQUAL_SHARE]
+    assert [empty.family(spec("a")), empty.kept_by(spec("a"), ApplicationSize("a"), 3)] == [0, TURN_SHARE]
 
 
 # ---- kept up to date
