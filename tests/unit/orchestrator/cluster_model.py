@@ -225,6 +225,7 @@ class ClusterModel:
                 self.go_on()
             return Launched(0, AttemptState.ACCEPTED)
         if self.start_later:
+            assert not preempts
             self.known[job_id, attempt] = 0
             self.accepted[job_id, attempt] = (placement, spec.simulated_work.work_s, course)
             return Launched(0, AttemptState.ACCEPTED)
@@ -252,6 +253,9 @@ class ClusterModel:
         elif self.linger and (runs or key in self.accepted):
             runs = key not in self.ending
             self.ending[key] = self.running[job_id][0].placement if job_id in self.running else self.accepted[key][0]
+        elif key in self.accepted:
+            runs = True
+            self.emit((EventKind.STOPPED, job_id, attempt, self.accepted.pop(key)[0]))
         elif runs:
             running, _ = self._remove(job_id)
             self.emit((EventKind.STOPPED, job_id, attempt, running.placement))
@@ -337,6 +341,10 @@ class ClusterModel:
             if gpu_id in each.placement.gpu_ids:
                 del self.waiting[job_id, attempt]
                 events.append((EventKind.LOST, job_id, attempt, each.placement))
+        for (job_id, attempt), (placement, *_) in list(self.accepted.items()):
+            if gpu_id in placement.gpu_ids:
+                del self.accepted[job_id, attempt]
+                events.append((EventKind.LOST, job_id, attempt, placement))
         self.emit(*events)
         self._start_waiting()
 
