@@ -15,6 +15,8 @@ from adlro.state.observation import Floats
 REFUSED_TOKEN = frozenset(("STALE_FENCING_TOKEN", "UNKNOWN_FENCING_TOKEN"))
 # Reasons of its refusal to stop other jobs for a launch: one of them has ended, can't be stopped, or none ever can.
 REFUSED_STOPS = frozenset(("NOT_RUNNING", "NOT_PREEMPTIBLE", "NO_PREEMPTION"))
+# Reason of its refusal of a part of a GPU: it gave parts when this one was written down, and the next one is whole.
+REFUSED_SHARES = "NO_SHARES"
 
 
 class Launched(NamedTuple):

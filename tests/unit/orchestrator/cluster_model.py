@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, Stale, Unavailable, Unsupported
 from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import (
@@ -203,6 +203,8 @@ class ClusterModel:
         assert job_id not in self.told or remaining_ratio == self.told[job_id], (
             f"{job_id}: what it has done is forgotten"
         )
+        if not self.shares and any(each.share < 1.0 for each in placement.gpus):
+            raise Unsupported("placement: whole GPUs only", field="placement", reason="NO_SHARES")
         busy = sorted(self.foreign.intersection(placement.gpu_ids))
         if busy:
             raise Conflict(f"GPU {busy[0]} is busy", reason="GPU_BUSY")
@@ -223,6 +225,7 @@ class ClusterModel:
                 self.go_on()
             return Launched(0, AttemptState.ACCEPTED)
         if self.start_later:
+            assert not preempts
             self.known[job_id, attempt] = 0
             self.accepted[job_id, attempt] = (placement, spec.simulated_work.work_s, course)
             return Launched(0, AttemptState.ACCEPTED)
@@ -250,6 +253,9 @@ class ClusterModel:
         elif self.linger and (runs or key in self.accepted):
             runs = key not in self.ending
             self.ending[key] = self.running[job_id][0].placement if job_id in self.running else self.accepted[key][0]
+        elif key in self.accepted:
+            runs = True
+            self.emit((EventKind.STOPPED, job_id, attempt, self.accepted.pop(key)[0]))
         elif runs:
             running, _ = self._remove(job_id)
             self.emit((EventKind.STOPPED, job_id, attempt, running.placement))
@@ -335,6 +341,10 @@ class ClusterModel:
             if gpu_id in each.placement.gpu_ids:
                 del self.waiting[job_id, attempt]
                 events.append((EventKind.LOST, job_id, attempt, each.placement))
+        for (job_id, attempt), (placement, *_) in list(self.accepted.items()):
+            if gpu_id in placement.gpu_ids:
+                del self.accepted[job_id, attempt]
+                events.append((EventKind.LOST, job_id, attempt, placement))
         self.emit(*events)
         self._start_waiting()
 
@@ -400,10 +410,12 @@ class ClusterModel:
             if job not in going
         ]
         share, gpu_memory_mib, cores, memory_mib = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        node_of = {gpu.gpu_id: node.node_id for node in self.cluster.nodes for gpu in node.gpus}
         for each, its in held:
             for gpu in each.gpus:
-                assert gpu.share == 1.0 or self.shares, f"{job_id}: {placement} on a cluster of whole GPUs"
-                node_id = self.node_of[gpu.gpu_id]
+                if gpu.gpu_id not in node_of:
+                    continue  # it has left
+                node_id = node_of[gpu.gpu_id]
                 share[gpu.gpu_id] += gpu.share  # type: ignore[assignment]
                 gpu_memory_mib[gpu.gpu_id] += its.gpu_memory_mib
                 cores[node_id] += its.cpu_cores
@@ -414,11 +426,6 @@ class ClusterModel:
             for has in node.gpus:
                 assert share[has.gpu_id] <= 1.0, f"{job_id} on {placement}: one of them is not free"
                 assert gpu_memory_mib[has.gpu_id] <= has.memory_mib, f"{job_id} on {placement}: too little GPU memory"
-
-    @property
-    def node_of(self) -> dict[str, str]:
-        """By GPU its node."""
-        return {gpu.gpu_id: node.node_id for node in self.cluster.nodes for gpu in node.gpus}
 
     def _pace(self) -> None:
         """Moves all that is to come of jobs whose speed changes now, as others come and go on their GPUs."""

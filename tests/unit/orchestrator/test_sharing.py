@@ -675,10 +675,27 @@ def test_the_real_policy_shares_here() -> None:
     assert [start_s for start_s, _ in times(house)] == [0.0, 20.0]
 
 
-def test_a_cluster_that_refuses_parts_as_such_fails_the_job_with_the_reason() -> None:
+def test_a_part_that_was_written_down_and_is_refused_now_becomes_a_whole_gpu() -> None:
+    """The cluster's adapter has another version since; the job is not to blame."""
     house = sharing()
-    house.cluster.refused["job-1"] = [Unsupported("placement: it gives whole GPUs only", reason="NO_SHARES")]
+    submit(house, 10.0)
+    house.until(lambda: house.store.get("job-1").attempt_count == 1)
+    assert house.cluster.launches == []  # written down, and not launched
+    house.kill()
+    house.cluster.shares = False
+    house.start()
+    job = house.until_final(1)[0]
+    assert job.state is JobState.SUCCEEDED
+    assert [each.placement.gpus[0].share for each in job.attempts] == [0.5, 1.0]
+
+
+def test_a_cluster_that_says_that_it_shares_and_refuses_parts_fails_jobs_with_the_reason() -> None:
+    house = sharing()
+    house._max_attempts = 3
+    house.kill()
+    house.start(max_attempts=3)
+    house.cluster.refused["job-1"] = [Unsupported("whole GPUs only", reason="NO_SHARES")] * 3
     submit(house, 10.0)
     job = house.until_final(1)[0]
-    assert (job.state, job.attempt_count) == (JobState.FAILED, 1)
+    assert (job.state, job.attempt_count) == (JobState.FAILED, 3)
     assert "whole GPUs only" in job.message

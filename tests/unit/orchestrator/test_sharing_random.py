@@ -77,7 +77,7 @@ def random_house(seed: int, jobs: int, policy: str) -> CoreHouse:
 def random_shares(seed: int, jobs: int = 25, policy: str = "shares", restarts: bool = True) -> CoreHouse:
     """Sessions whose GPUs, launches, clusters and orchestrators die at any point, until all jobs have ended."""
     house, draw = random_house(seed, jobs, policy), random.Random(f"course {seed}")
-    lost = ""
+    lost, later = "", policy == "shares" and draw.random() < 0.3  # starts take time
     for step in range(60_000):
         if house.store.final_count == jobs:
             return house
@@ -91,11 +91,15 @@ def random_shares(seed: int, jobs: int = 25, policy: str = "shares", restarts: b
         if step % 400 == 300 and lost:
             house.cluster.give_gpu_back(lost)
             lost = ""
+        if later and step % 40 == 39:
+            house.cluster.start_later = step < 4000 and draw.random() < 0.5
+            house.cluster.start_accepted()
         if restarts and step % 1000 == 999 and step < 4000 and draw.random() < 0.3:
             house.cluster.shares = draw.random() < 0.8
             house.cluster.restart()
         if not house.advance():
             revision = house.cluster.revision
+            house.cluster.start_accepted()
             house.cluster.go_on()  # a launch may have come after the moment that it belonged to
             if house.cluster.revision > revision:
                 continue
