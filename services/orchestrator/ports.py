@@ -17,6 +17,8 @@ REFUSED_TOKEN = frozenset(("STALE_FENCING_TOKEN", "UNKNOWN_FENCING_TOKEN"))
 REFUSED_STOPS = frozenset(("NOT_RUNNING", "NOT_PREEMPTIBLE", "NO_PREEMPTION"))
 # Reason of its refusal of a part of a GPU: it gave parts when this one was written down, and the next one is whole.
 REFUSED_SHARES = "NO_SHARES"
+# Reason of its refusal of a pair: the job on the GPU and this one can't run together.
+REFUSED_PAIR = "CANNOT_SHARE"
 
 
 class Launched(NamedTuple):

@@ -15,7 +15,7 @@ from adlro.errors import (
     Unauthenticated,
     Unsupported,
 )
-from adlro.services.orchestrator.ports import REFUSED_SHARES, REFUSED_STOPS, REFUSED_TOKEN, ClusterPort
+from adlro.services.orchestrator.ports import REFUSED_PAIR, REFUSED_SHARES, REFUSED_STOPS, REFUSED_TOKEN, ClusterPort
 from adlro.services.orchestrator.session.core.effects import Launch
 from adlro.services.orchestrator.session.core.inputs import Accepted, CannotEnd, Refused, Unanswered
 
@@ -68,7 +68,7 @@ def answer_to_launch(error: AdlroError) -> Refused | Unanswered:
         return Unanswered(error.message)
     if error.reason in REFUSED_TOKEN:
         raise Stale(str(error)) from error
-    others = error.reason in REFUSED_STOPS
+    others = error.reason in REFUSED_STOPS or error.reason == REFUSED_PAIR
     final = isinstance(error, InvalidInput | Unsupported) and not others and error.reason != REFUSED_SHARES
     return Refused(error.message, final, error.retry_after_s or 0.0, others)
 

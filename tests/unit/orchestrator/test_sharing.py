@@ -699,3 +699,16 @@ def test_a_cluster_that_says_that_it_shares_and_refuses_parts_fails_jobs_with_th
     job = house.until_final(1)[0]
     assert (job.state, job.attempt_count) == (JobState.FAILED, 3)
     assert "whole GPUs only" in job.message
+
+
+def test_a_pair_that_cannot_run_together_does_not_count_against_its_job() -> None:
+    house = sharing()
+    house._max_attempts = 2
+    house.kill()
+    house.start(max_attempts=2)
+    refused = Conflict("they can't run together", reason="CANNOT_SHARE")
+    house.cluster.refused["job-1"] = [refused, refused, refused]
+    submit(house, 10.0)
+    job = house.until_final(1)[0]
+    assert job.state is JobState.SUCCEEDED
+    assert [each.excused for each in job.attempts] == [True, True, True, False]

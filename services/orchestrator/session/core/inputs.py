@@ -67,7 +67,8 @@ class Refused:
         why: the reason, for people.
         final: the job itself is the reason, so the cluster would refuse another attempt as well.
         retry_after_s: seconds of cluster time before which another attempt is pointless.
-        others: jobs that were to be stopped are the reason, or that the cluster stops none.
+        others: other jobs are the reason: those that were to be stopped (or that the cluster stops none), or the one on
+            the GPU.
     """
 
     why: str
