@@ -386,7 +386,8 @@ async def test_a_program_that_is_refused_starts_none(nodes, monkeypatch):
 
 async def test_a_service_that_is_followed_by_another_keeps_all(nodes):
     nodes.launch("job-1", "echo once; exec sleep 300", 0, 2)
-    await nodes.running("job-1")
+    for rank in (0, 1):
+        await nodes.says("job-1", "once", rank)
     await nodes.restart()
     assert nodes.side.stop("job-1", 1, 0)
     assert (await nodes.ended("job-1")).kind is EventKind.STOPPED
