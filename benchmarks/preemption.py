@@ -9,12 +9,13 @@ them. Parts:
     rules       on `preemptive`, 60 s: `srtf` with H = 2, shortest remaining time on the fastest free GPU, and LAS
     factors     `srtf` with H = 1.5, by restarts
     mixes       `srtf`, 60 s: jobs of one GPU alone, and the heavy tails of `gangs_heavy`
-    runtimes    `srtf`, 60 s, with runtimes that are only guessed
+    runtimes    `srtf`, 60 and 600 s, with runtimes that are only guessed
     speed       CPU time of a decision on a ready observation of a full cluster, with 1,000 jobs waiting
 
 A wait is the time in which a job does not run. Intervals are 95 % bootstrap intervals over lists, drawn in pairs.
 Beside stand the figures of the study that proposed the rule, and their difference from these, with an interval: the two
-are independent, and where the study has no interval of its own it is taken to be as wide as this one.
+are independent, and where the study has no interval of its own it is taken to be as wide as its number of lists makes
+it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import Floats
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
-from benchmarks.gangs import change_ci95, job_lists
+from benchmarks.gangs import Figure, change_ci95, difference, interval, job_lists
 from benchmarks.simulator import copies
 
 LOADS = (0.6, 0.9, 1.1)
@@ -59,7 +60,6 @@ FASTEST = SrtfSettings(
 
 WAITING, DECISIONS = 1000, 200
 
-Figure = tuple[float, float | None, float | None]
 STUDY: dict[str, tuple[Figure, Figure, Figure]] = {
     "restart 20 s": ((-14.8, -16.1, -13.6), (-17.5, -18.7, -16.3), (-18.8, -19.8, -17.8)),
     "restart 60 s": ((-14.2, -15.4, -13.1), (-16.7, -17.9, -15.6), (-17.7, -18.7, -16.7)),
@@ -72,6 +72,9 @@ STUDY: dict[str, tuple[Figure, Figure, Figure]] = {
     "heavy tails": ((-19.1, None, None), (-22.6, None, None), (-23.0, None, None)),
 }
 """By load: change of the mean completion time against its own rule without stops, %, and its interval."""
+
+STUDY_LISTS = 100
+STUDY_LISTS_OF_MIXES = 40
 
 STUDY_P95 = {
     "restart 20 s": -19.8,
@@ -178,20 +181,9 @@ def cells() -> Iterator[Cell]:
     yield Cell("rules", "las_preemptive", "preemptive", "true", LasPreemptive, same)
     yield Cell("mixes", "one GPU", "preemptive", "true", Srtf, of_one_gpu)
     yield Cell("mixes", "heavy tails", "gangs_heavy", "true", Srtf, as_preemptible)
-    for runtime in ("noise:0.5", "group", "type"):
-        yield Cell("runtimes", runtime, "preemptive", runtime, Srtf, same)
-
-
-def difference(ours: tuple[float, float, float], study: Figure) -> tuple[float, float, float]:
-    """Ours less the study's figure, with an interval."""
-    change, low, high = ours
-    theirs, their_low, their_high = study
-    below = change - low
-    above = high - change
-    below_theirs = below if their_low is None else theirs - their_low
-    above_theirs = above if their_high is None else their_high - theirs
-    apart = change - theirs
-    return apart, apart - math.hypot(below, above_theirs), apart + math.hypot(above, below_theirs)
+    for restart in (60, 600):
+        for runtime in ("noise:0.5", "group", "type"):
+            yield Cell("runtimes", f"`{runtime}`, restart {restart} s", RESTARTS[restart], runtime, Srtf, same)
 
 
 Bases = dict[bytes, Play]
@@ -220,27 +212,25 @@ def compare(cell: Cell, load: float, lists: int, bases: Bases) -> dict[str, Any]
     if cell.name in STUDY and load in LOADS:
         study = STUDY[cell.name][LOADS.index(load)]
         row["study_percent"] = study[0]
-        row["difference"] = difference(row["against_hold_gang_percent"], study)
+        study_lists = STUDY_LISTS_OF_MIXES if cell.part == "mixes" else STUDY_LISTS
+        wider = math.sqrt(lists / study_lists)
+        row["difference"] = difference(row["against_hold_gang_percent"], study, wider)
     return row
-
-
-def _interval(figures: tuple[float, float, float]) -> str:
-    return f"{figures[0]:+.1f} ({figures[1]:+.1f} .. {figures[2]:+.1f})"
 
 
 def shown(row: dict[str, Any]) -> str:
     """A row of the table."""
-    study = p95_study = stops_study = "-"
+    study = apart = p95_study = stops_study = ""
     if "study_percent" in row:
-        study = f"{row['study_percent']:+.1f}; {_interval(row['difference'])}"
+        study, apart = f"{row['study_percent']:+.1f}", interval(row["difference"])
         if row["load"] == 0.9 and row["rule"] in STUDY_P95:
-            p95_study = f"{STUDY_P95[row['rule']]:+.1f}"
+            p95_study = f"; study {STUDY_P95[row['rule']]:+.1f}"
         if row["rule"] in STUDY_STOPS:
-            stops_study = str(STUDY_STOPS[row["rule"]][LOADS.index(row["load"])])
+            stops_study = f"; study {STUDY_STOPS[row['rule']][LOADS.index(row['load'])]}"
     return (
-        f"| {row['rule']} | {row['load']} | {row['mean_s']:.1f} | {_interval(row['against_hold_gang_percent'])} | "
-        f"{study} | {_interval(row['p95_against_percent'])}; {p95_study} | {row['longest_wait_s']:.0f}, "
-        f"{row['longest_wait_against_percent'][0]:+.0f} % | {row['stops']:.0f}; {stops_study} |"
+        f"| {row['rule']} | {row['load']} | {row['mean_s']:.1f} | {interval(row['against_hold_gang_percent'])} | "
+        f"{study or '-'} | {apart or '-'} | {interval(row['p95_against_percent'])}{p95_study} | "
+        f"{interval(row['longest_wait_against_percent'])} | {row['stops']:.0f}{stops_study} |"
     )
 
 
@@ -294,10 +284,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     print(
-        "| rule | load | mean JCT, s | against hold_gang, % | study; difference | p95, %; study | longest wait, s | "
-        "stops a list; study |"
+        "| rule | load | mean JCT, s | against `hold_gang`, % | study, % | difference to the study | p95, % | "
+        "longest wait, % | stops a list |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     rows: list[dict[str, Any]] = []
     bases: Bases = {}
     for cell in cells():
