@@ -7,8 +7,13 @@ Every policy sees the same lists, of seeds from FIRST_SEED on; no bound on waits
 part of the rules. The change of a mean against `hold_gang` has a 95 % bootstrap interval over lists, drawn in pairs.
 With exact runtimes the study's figures stand beside, and the difference of the two changes with an interval (`less`).
 
-Two rules are no policies of the project: `min_min_now` is the study's min_min, and `hold_gang_unreserved` is
-`hold_gang` without reservations.
+Three rules are no policies of the project, two readings of the study's words on its min_min, and what reservations are
+worth:
+
+    min_min_now             of all jobs and all sets of idle GPUs, the pair that ends first
+    min_min_unreserved      each job is wanted on the set, idle or busy, where it is expected to end first; of those
+                            whose set is idle the one that ends first starts; nothing is kept free for the others
+    hold_gang_unreserved    `hold_gang` without reservations
 """
 
 from __future__ import annotations
@@ -25,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from adlro.decide.policies import POLICIES, Policy
-from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang, HoldGangSettings
+from adlro.decide.policies.srtf import Srtf, SrtfSettings
 from adlro.sim.batch import BatchSimulator
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import Floats, Observation
@@ -43,6 +49,7 @@ RULES = (
     "shortest_area",
     "min_min",
     "min_min_now",
+    "min_min_unreserved",
     "hold_greedy_fixed",
     "hold_gang_unreserved",
     AGAINST,
@@ -60,6 +67,7 @@ STUDY_S: dict[str, dict[float, float]] = {
     "shortest_area": {0.6: 36.9, 0.9: 48.6, 1.1: 55.1},
     "min_min": {0.6: 39.4, 0.9: 45.5, 1.1: 49.0},
     "min_min_now": {0.6: 39.4, 0.9: 45.5, 1.1: 49.0},
+    "min_min_unreserved": {0.6: 39.4, 0.9: 45.5, 1.1: 49.0},
     AGAINST: {0.6: 28.1, 0.9: 35.9, 1.1: 41.6},
 }
 """Mean completion times that an earlier study found on `gangs`, with a simulator and lists of its own."""
@@ -78,7 +86,18 @@ class MinMinNow(Policy):
         return -observation.table.duration_s
 
 
-def unreserved() -> Policy:
+EARLIEST_END = HoldGangSettings(
+    alpha=1.0, theta=1.0, s_max=1e9, kappa=1.0, beta=0.0, ageing=0.0, frag=0.0, rho=math.inf
+)
+"""The cost is the logarithm of the duration, and what is expected to end sooner on another set is refused."""
+
+
+def min_min_unreserved() -> Policy:
+    """Min-min that keeps nothing free; nothing can be stopped, so `srtf` only starts."""
+    return Srtf(SrtfSettings(start=EARLIEST_END))
+
+
+def hold_gang_unreserved() -> Policy:
     """`hold_gang` that keeps nothing free."""
     return HoldGang(dataclasses.replace(ONE_SETTING, rho=math.inf))
 
@@ -86,7 +105,8 @@ def unreserved() -> Policy:
 MADE: dict[str, Callable[[], Policy]] = {
     **POLICIES,
     MinMinNow.name: MinMinNow,
-    "hold_gang_unreserved": unreserved,
+    "min_min_unreserved": min_min_unreserved,
+    "hold_gang_unreserved": hold_gang_unreserved,
 }
 """The rules that can be named."""
 

@@ -190,6 +190,16 @@ Bases = dict[bytes, Play]
 """What `hold_gang` makes of lists, by what it reads of them: it knows nothing of restarts."""
 
 
+def less_study(
+    cell: Cell, load: float, change: tuple[float, float, float], lists: int
+) -> tuple[float, float, float] | None:
+    """A change less the study's, with its interval; None: the study has no such cell."""
+    if cell.name not in STUDY or load not in LOADS:
+        return None
+    study_lists = STUDY_LISTS_OF_MIXES if cell.part == "mixes" else STUDY_LISTS
+    return difference(change, STUDY[cell.name][LOADS.index(load)], math.sqrt(lists / study_lists))
+
+
 def compare(cell: Cell, load: float, lists: int, bases: Bases) -> dict[str, Any]:
     """One row of the table."""
     jobs = cell.change(job_lists(cell.scenario, load, lists, cell.runtime))
@@ -209,12 +219,10 @@ def compare(cell: Cell, load: float, lists: int, bases: Bases) -> dict[str, Any]
         "p95_against_percent": change_ci95(ours.p95_s, base.p95_s),
         "longest_wait_against_percent": change_ci95(ours.longest_wait_s, base.longest_wait_s),
     }
-    if cell.name in STUDY and load in LOADS:
-        study = STUDY[cell.name][LOADS.index(load)]
-        row["study_percent"] = study[0]
-        study_lists = STUDY_LISTS_OF_MIXES if cell.part == "mixes" else STUDY_LISTS
-        wider = math.sqrt(lists / study_lists)
-        row["difference"] = difference(row["against_hold_gang_percent"], study, wider)
+    less = less_study(cell, load, row["against_hold_gang_percent"], lists)
+    if less is not None:
+        row["study_percent"] = STUDY[cell.name][LOADS.index(load)][0]
+        row["difference"] = less
     return row
 
 

@@ -1,11 +1,11 @@
 """Single changes of the rule `srtf`: what of them explains the difference to the study, and whether one is better.
 
-    python -m benchmarks.stop_variants [--lists N] [--first-seed S] [--loads L ...] [--restarts R ...]
-                                       [--runtimes T ...] [--variants V ...] [--json FILE]
+    python -m benchmarks.stop_variants [--lists N] [--first-seed S] [--loads L ...] [--cells C ...]
+                                       [--variants V ...] [--json FILE]
 
-The shipped rule is adlro/decide/srtf_rule.py; each variant changes one thing of it (`VARIANTS`). All see the same
-lists. `against srtf` is the change of the mean completion time against the shipped rule, with a 95 % bootstrap interval
-over lists, drawn in pairs.
+Cells are those of benchmarks/preemption.py, by name. The shipped rule is adlro/decide/srtf_rule.py; each variant
+changes one thing of it (`VARIANTS`). All see the same lists. `against srtf` is the change of the mean completion time
+against the shipped rule, with a 95 % bootstrap interval over lists, drawn in pairs.
 
 *moves* is the study's migration: where nothing waits, a running job moves to idle GPUs, its own included, if what it
 has left here is more than 1.3 times what it would have left there, restart included; of all such moves the one that
@@ -30,6 +30,7 @@ from adlro.decide.gang_scores import score_cluster
 from adlro.decide.looked import Looked, as_type, looked_at
 from adlro.decide.policies.base import BusyStart, Judgement, Policy
 from adlro.decide.policies.hold_gang import HoldGang, HoldGangSettings, never_short
+from adlro.decide.policies.las_preemptive import LasPreemptive
 from adlro.decide.policies.srtf import START, gangs_of, gpus_of_run, width_weights
 from adlro.decide.reservation import outlook_of
 from adlro.decide.stop_rule import Wish, find_stop
@@ -43,8 +44,8 @@ from adlro.state.cluster_arrays import IDLE, Hardware, Machines
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import HOLD, Floats, Gangs, Ints, Observation
 from adlro.workload.scenario import load_scenario
-from benchmarks.gangs import FIRST_SEED, change_ci95, difference, interval, job_lists
-from benchmarks.preemption import LOADS, RESTARTS, STUDY
+from benchmarks.gangs import FIRST_SEED, change_ci95, interval, job_lists
+from benchmarks.preemption import FASTEST, Cell, cells, less_study
 
 MOVE_FACTOR = 1.3
 
@@ -103,7 +104,12 @@ VARIANTS = {
     "s_max = 3": Variant(start=_start(s_max=3.0)),
     "alpha = 3": Variant(start=_start(alpha=3.0)),
     "moves, stops compete": Variant(moves=True, competes=True),
+    "fastest GPU": Variant(start=FASTEST.start),
+    "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0),
 }
+NEEDED = [name for name in VARIANTS if not name.startswith("fastest")]
+LAS = {"LAS, first queue 34 s": 34.0, "LAS, first queue 17.8 s": 17.8}
+"""GPU time of the first queue: that of a mean job, or its duration on one GPU."""
 
 
 @compiled
@@ -366,23 +372,20 @@ def _with_moves(simulator: BatchSimulator, seen: Observation, chosen: Ints) -> I
     return chosen
 
 
-def compare(
-    names: Sequence[str], restart: int, load: float, runtime: str, lists: int, first_seed: int
-) -> list[dict[str, Any]]:
+def compare(cell: Cell, load: float, names: Sequence[str], lists: int, first_seed: int) -> list[dict[str, Any]]:
     """One row for each variant."""
-    jobs = job_lists(RESTARTS[restart], load, lists, runtime, first_seed)
-    base_s, _ = play(HoldGang(), RESTARTS[restart], jobs, False)
+    jobs = cell.change(job_lists(cell.scenario, load, lists, cell.runtime, first_seed))
+    base_s, _ = play(HoldGang(), cell.scenario, jobs, False)
     shipped_s, rows = base_s, list[dict[str, Any]]()
     for name in dict.fromkeys([SHIPPED, *names]):
-        variant = VARIANTS[name]
-        jct_s, stops = play(Varied(variant), RESTARTS[restart], jobs, variant.moves)
+        policy: Policy = LasPreemptive(LAS[name]) if name in LAS else Varied(VARIANTS[name])
+        jct_s, stops = play(policy, cell.scenario, jobs, name in VARIANTS and VARIANTS[name].moves)
         shipped_s = jct_s if name == SHIPPED else shipped_s
         p95_s = [np.percentile(each, 95, axis=1) for each in (jct_s, base_s, shipped_s)]
         row = {
-            "variant": name,
-            "restart": restart,
+            "cell": cell.name,
             "load": load,
-            "runtime": runtime,
+            "variant": name,
             "mean_s": float(jct_s.mean()),
             "against_hold_gang_percent": change_ci95(jct_s.mean(axis=1), base_s.mean(axis=1)),
             "against_srtf_percent": change_ci95(jct_s.mean(axis=1), shipped_s.mean(axis=1)),
@@ -390,11 +393,9 @@ def compare(
             "p95_against_srtf_percent": change_ci95(p95_s[0], p95_s[2]),
             "stops": float(stops.mean()),
         }
-        study = STUDY[f"restart {restart} s"]
-        if runtime == "true" and load in LOADS:
-            figure = study[LOADS.index(load)]
-            wider = math.sqrt(lists / 100)
-            row["less_study_percent"] = difference(row["against_hold_gang_percent"], figure, wider)
+        less = less_study(cell, load, row["against_hold_gang_percent"], lists)
+        if less is not None:
+            row["less_study_percent"] = less
         rows.append(row)
     return rows
 
@@ -403,7 +404,7 @@ def shown(row: dict[str, Any]) -> str:
     """A row of the table."""
     less = interval(row["less_study_percent"]) if "less_study_percent" in row else "-"
     return (
-        f"| `{row['runtime']}` | {row['restart']} s | {row['load']} | {row['variant']} | {row['mean_s']:.1f} | "
+        f"| {row['cell']} | {row['load']} | {row['variant']} | {row['mean_s']:.1f} | "
         f"{interval(row['against_hold_gang_percent'])} | {less} | {interval(row['against_srtf_percent'])} | "
         f"{interval(row['p95_against_srtf_percent'])} | {row['stops']:.0f} |"
     )
@@ -415,24 +416,22 @@ def main() -> None:
     parser.add_argument("--lists", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.9])
-    parser.add_argument("--restarts", type=int, nargs="+", default=[60, 240, 600], choices=list(RESTARTS))
-    parser.add_argument("--runtimes", nargs="+", default=["true"])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    known = {cell.name: cell for cell in cells()}
+    parser.add_argument("--cells", nargs="+", default=[f"restart {restart} s" for restart in (60, 240, 600)])
+    parser.add_argument("--variants", nargs="+", default=NEEDED, choices=[*VARIANTS, *LAS])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     print(
-        "| runtimes | restart | load | variant | mean JCT, s | against `hold_gang`, % | less study's, % | "
+        "| cell | load | variant | mean JCT, s | against `hold_gang`, % | less study's, % | "
         "against `srtf`, % | p95 against `srtf`, % | stops a list |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     rows = []
-    for runtime in arguments.runtimes:
+    for name in arguments.cells:
         for load in arguments.loads:
-            for restart in arguments.restarts:
-                variants, lists, seed = arguments.variants, arguments.lists, arguments.first_seed
-                for row in compare(variants, restart, load, runtime, lists, seed):
-                    rows.append(row)
-                    print(shown(row), flush=True)
+            for row in compare(known[name], load, arguments.variants, arguments.lists, arguments.first_seed):
+                rows.append(row)
+                print(shown(row), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
