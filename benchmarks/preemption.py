@@ -8,7 +8,8 @@ them. Parts:
     restarts    `srtf`, with restarts of 20, 60, 240 and 600 s for a job of an hour (`preemptive_20s` and so on)
     rules       on `preemptive`, 60 s: `srtf` with H = 2, shortest remaining time on the fastest free GPU, and LAS
     factors     `srtf` with H = 1.5, by restarts
-    mixes       `srtf`, 60 s: jobs of one GPU alone, and the heavy tails of `gangs_heavy`
+    mixes       `srtf`, 60 s: jobs of one GPU alone, and the heavy tails of `gangs_heavy`, against `hold_gang` tuned for
+                these as the study did
     runtimes    `srtf`, 60 and 600 s, with runtimes that are only guessed
     speed       CPU time of a decision on a ready observation of a full cluster, with 1,000 jobs waiting
 
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adlro.decide.policies import Policy
-from adlro.decide.policies.hold_gang import HoldGang, HoldGangSettings
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGangSettings
 from adlro.decide.policies.las_preemptive import LasPreemptive
 from adlro.decide.policies.srtf import Srtf, SrtfSettings
 from adlro.sim.batch import BatchOutcome, BatchSimulator
@@ -42,7 +43,7 @@ from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import Floats
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
-from benchmarks.gangs import Figure, change_ci95, difference, interval, job_lists
+from benchmarks.gangs import Figure, change_ci95, difference, interval, job_lists, play_hold_gang
 from benchmarks.simulator import copies
 
 LOADS = (0.6, 0.9, 1.1)
@@ -119,16 +120,27 @@ def play(policy: Policy, scenario_name: str, jobs: JobArrays) -> Play:
     if not np.isfinite(outcome.end_s).all():
         raise AssertionError(f"{policy.name}: a list did not come to its end")
     jct_s = outcome.end_s - jobs.submit_s
+    return figures_of(jobs, jct_s, jct_s - run_s(outcome), outcome.stops.astype(np.float64))
+
+
+def figures_of(jobs: JobArrays, jct_s: Floats, wait_s: Floats, stops: Floats) -> Play:
+    """The figures of completion times and waits (lists, jobs), and of stops (lists,)."""
     wide = [
         jct[several].mean() if several.any() else np.nan for jct, several in zip(jct_s, jobs.gpu_count > 2, strict=True)
     ]
     return Play(
         mean_s=jct_s.mean(axis=1),
         p95_s=np.percentile(jct_s, 95, axis=1),
-        longest_wait_s=(jct_s - run_s(outcome)).max(axis=1),
+        longest_wait_s=wait_s.max(axis=1),
         wide_s=np.array(wide),
-        stops=outcome.stops.astype(np.float64),
+        stops=stops,
     )
+
+
+def play_base(cell: Cell, jobs: JobArrays) -> Play:
+    """`hold_gang` on the lists of a cell."""
+    jct_s, wait_s = play_hold_gang(cell.base, cell.scenario, jobs)
+    return figures_of(jobs, jct_s, wait_s, np.zeros(len(jct_s)))
 
 
 def run_s(outcome: BatchOutcome) -> Floats:
@@ -156,8 +168,12 @@ def of_one_gpu(jobs: JobArrays) -> JobArrays:
     )
 
 
+HEAVY_BASE = dataclasses.replace(ONE_SETTING, alpha=2.0, kappa=0.5, ageing=0.8, rho=6.0)
+"""What `python -m benchmarks.tune_hold_gang --scenario gangs_heavy --lists 40` found for heavy tails."""
+
+
 class Cell(NamedTuple):
-    """One row for each load: what is played, and by whom."""
+    """One row for each load: what is played, and by whom; `base` is the setting of `hold_gang` beside it."""
 
     part: str
     name: str
@@ -165,6 +181,7 @@ class Cell(NamedTuple):
     runtime: str
     rule: Callable[[], Policy]
     change: Callable[[JobArrays], JobArrays]
+    base: HoldGangSettings = ONE_SETTING
 
 
 def cells() -> Iterator[Cell]:
@@ -180,7 +197,8 @@ def cells() -> Iterator[Cell]:
     yield Cell("rules", "fastest GPU", "preemptive", "true", lambda: Srtf(FASTEST), same)
     yield Cell("rules", "las_preemptive", "preemptive", "true", LasPreemptive, same)
     yield Cell("mixes", "one GPU", "preemptive", "true", Srtf, of_one_gpu)
-    yield Cell("mixes", "heavy tails", "gangs_heavy", "true", Srtf, as_preemptible)
+    yield Cell("mixes", "heavy tails", "gangs_heavy", "true", Srtf, as_preemptible, HEAVY_BASE)
+    yield Cell("mixes", "heavy tails, `hold_gang` not tuned for them", "gangs_heavy", "true", Srtf, as_preemptible)
     for restart in (60, 600):
         for runtime in ("noise:0.5", "group", "type"):
             yield Cell("runtimes", f"`{runtime}`, restart {restart} s", RESTARTS[restart], runtime, Srtf, same)
@@ -188,6 +206,14 @@ def cells() -> Iterator[Cell]:
 
 Bases = dict[bytes, Play]
 """What `hold_gang` makes of lists, by what it reads of them: it knows nothing of restarts."""
+
+
+def base_key(jobs: JobArrays, base: HoldGangSettings) -> bytes:
+    """A digest of all that `hold_gang` with a setting reads of lists."""
+    read = hashlib.sha256(repr(base).encode())
+    for column in (jobs.submit_s, jobs.duration_s, jobs.expected_s, jobs.expected_spread_speed, jobs.gpu_count):
+        read.update(np.ascontiguousarray(column).tobytes())
+    return read.digest()
 
 
 def less_study(
@@ -203,12 +229,10 @@ def less_study(
 def compare(cell: Cell, load: float, lists: int, bases: Bases) -> dict[str, Any]:
     """One row of the table."""
     jobs = cell.change(job_lists(cell.scenario, load, lists, cell.runtime))
-    read = hashlib.sha256()
-    for column in (jobs.submit_s, jobs.duration_s, jobs.expected_s, jobs.expected_spread_speed, jobs.gpu_count):
-        read.update(np.ascontiguousarray(column).tobytes())
-    if read.digest() not in bases:
-        bases[read.digest()] = play(HoldGang(), cell.scenario, jobs)
-    base, ours = bases[read.digest()], play(cell.rule(), cell.scenario, jobs)
+    key = base_key(jobs, cell.base)
+    if key not in bases:
+        bases[key] = play_base(cell, jobs)
+    base, ours = bases[key], play(cell.rule(), cell.scenario, jobs)
     row: dict[str, Any] = {
         "part": cell.part,
         "rule": cell.name,
