@@ -1,0 +1,448 @@
+"""Single changes of the rule `srtf`: what of them explains the difference to the study, and whether one is better.
+
+    python -m benchmarks.stop_variants [--lists N] [--first-seed S] [--loads L ...] [--cells C ...]
+                                       [--variants V ...] [--json FILE]
+
+Cells are those of benchmarks/preemption.py, by name. The shipped rule is adlro/decide/srtf_rule.py; each variant
+changes one thing of it (`VARIANTS`). All see the same lists. `against srtf` is the change of the mean completion time
+against the shipped rule, with a 95 % bootstrap interval over lists, drawn in pairs.
+
+*moves* is the study's migration: where nothing waits, a running job moves to idle GPUs, its own included, if what it
+has left here is more than 1.3 times what it would have left there, restart included; of all such moves the one that
+saves most goes first. The simulator asks a policy only while a job waits. So each list gets one more job, which waits
+from the beginning and can never start, and the run is over when that one alone is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adlro.decide.gang_rule import GangRule, Surroundings, cost_of, fill_model_s, is_too_long, surroundings_of
+from adlro.decide.gang_scores import score_cluster
+from adlro.decide.looked import Looked, as_type, looked_at
+from adlro.decide.policies.base import BusyStart, Judgement, Policy
+from adlro.decide.policies.hold_gang import HoldGangSettings, never_short
+from adlro.decide.policies.las_preemptive import LasPreemptive
+from adlro.decide.policies.srtf import START, gangs_of, gpus_of_run, width_weights
+from adlro.decide.reservation import outlook_of
+from adlro.decide.stop_rule import Wish, find_stop
+from adlro.decide.stops import Stops, fill_stops, room_for_stops
+from adlro.numeric.compiled import compiled
+from adlro.numeric.exact_compiled import log, log1p
+from adlro.sim.batch import BatchSimulator
+from adlro.sim.course import Course, with_room_for_stops
+from adlro.sim.starts import _stop
+from adlro.state.cluster_arrays import IDLE, Hardware, Machines
+from adlro.state.job_arrays import JobArrays
+from adlro.state.observation import HOLD, Floats, Gangs, Ints, Observation
+from adlro.workload.scenario import load_scenario
+from benchmarks.gangs import FIRST_SEED, change_ci95, interval, job_lists, play_hold_gang
+from benchmarks.preemption import FASTEST, Cell, base_key, cells, less_study
+
+MOVE_FACTOR = 1.3
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """The rule, with what may differ from the shipped one; the defaults are the shipped rule.
+
+    Attributes:
+        start: weights and limits of starts.
+        factor: H.
+        counted: how many times a restart counts in the limit of what may be stopped, and in the loss.
+        own_restart: whether what a waiting job needs has its own restart in it, if it was stopped before.
+        held: whether a stop is refused where the job is expected to end sooner by waiting (theta).
+        loss: of a stop on a node: `share` of a job that the stopped ones would do meanwhile, `gpu_time` of restarts,
+            `jobs` that are stopped, or `widths`, GPUs of these.
+        weight: of the loss in a candidate's cost.
+        competes: whether a stop may come before a start that is possible, if it costs less.
+        moves: whether running jobs move where nothing waits.
+    """
+
+    start: HoldGangSettings = START
+    factor: float = 1.05
+    counted: float = 1.0
+    own_restart: bool = True
+    held: bool = True
+    loss: str = "share"
+    weight: float = 0.0
+    competes: bool = False
+    moves: bool = False
+
+
+def _start(**changes: float) -> HoldGangSettings:
+    return dataclasses.replace(START, **changes)
+
+
+SHIPPED = "srtf"
+VARIANTS = {
+    SHIPPED: Variant(),
+    "moves": Variant(moves=True),
+    "H = 1": Variant(factor=1.0),
+    "H = 1.2": Variant(factor=1.2),
+    "H = 1.5": Variant(factor=1.5),
+    "restart not counted": Variant(counted=0.0),
+    "restart counted twice": Variant(counted=2.0),
+    "own restart not counted": Variant(own_restart=False),
+    "stops never held": Variant(held=False),
+    "loss: GPU time": Variant(loss="gpu_time"),
+    "loss: jobs": Variant(loss="jobs"),
+    "loss: GPUs": Variant(loss="widths"),
+    "loss in the cost, 0.25": Variant(weight=0.25),
+    "loss in the cost, 0.5": Variant(weight=0.5),
+    "loss in the cost, 1": Variant(weight=1.0),
+    "loss in the cost, 2": Variant(weight=2.0),
+    "stops compete with starts": Variant(competes=True),
+    "no ageing": Variant(start=_start(ageing=0.0)),
+    "no frag": Variant(start=_start(frag=0.0)),
+    "s_max = 1.5": Variant(start=_start(s_max=1.5)),
+    "s_max = 3": Variant(start=_start(s_max=3.0)),
+    "alpha = 3": Variant(start=_start(alpha=3.0)),
+    "moves, stops compete": Variant(moves=True, competes=True),
+    "fastest GPU": Variant(start=FASTEST.start),
+    "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0),
+}
+NEEDED = [name for name in VARIANTS if not name.startswith("fastest")]
+LAS = {"LAS, first queue 34 s": 34.0, "LAS, first queue 17.8 s": 17.8}
+"""GPU time of the first queue: that of a mean job, or its duration on one GPU."""
+
+
+@compiled
+def choose_stop(
+    rule: GangRule,
+    factor: float,
+    width_weight: Floats,
+    surroundings: Surroundings,
+    stops: Stops,
+    looked: Looked,
+    gangs: Gangs,
+    n: int,
+    plain: bool,
+    own_s: Floats,
+    held: bool,
+    loss_weight: float,
+    most: float,
+    longest_s: Floats,
+    found: Ints,
+    gpus: Ints,
+) -> int:
+    """As adlro/decide/srtf_rule.py, with what a variant changes.
+
+    Args:
+        own_s: (J,) subtracted from what a waiting job needs.
+        held: whether theta refuses stops.
+        loss_weight: of the loss in the cost.
+        most: a greater cost is of no interest.
+        longest_s, found: room.
+        gpus: filled.
+    """
+    best, best_job, time_s = most, -1, looked.time_s[n]
+    for job in range(looked.job_waiting.shape[1]):
+        if not looked.job_waiting[n, job]:
+            continue
+        gpu_count, duration_s, nodes = gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job]
+        weight = width_weight[gpu_count]
+        best_s = fill_model_s(surroundings, gpu_count, duration_s, nodes)
+        if best_s == np.inf:
+            continue
+        for model in range(longest_s.shape[0]):
+            longest_s[model] = 0.0
+        for kind in range(duration_s.shape[0]):
+            if surroundings.kind_there[kind] and duration_s[kind] < np.inf:
+                model = surroundings.kind_model[kind]
+                longest_s[model] = max(longest_s[model], duration_s[kind])
+        cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
+        gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
+        length_ln, age_ln = log(best_s), log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
+        for model in range(longest_s.shape[0]):
+            its_s = longest_s[model]
+            x = (its_s - own_s[job]) * weight
+            if (
+                surroundings.model_s[model] == np.inf
+                or its_s > rule.s_max * best_s
+                or not stops.model_worth[model] > factor * x
+            ):
+                continue
+            cost = cost_of(rule, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
+            if not cost < best:
+                continue
+            if (
+                held
+                and its_s > rule.theta * best_s
+                and is_too_long(
+                    rule,
+                    surroundings,
+                    its_s,
+                    gpu_count,
+                    gangs.max_nodes[n, job],
+                    0 if plain else cores,
+                    0 if plain else memory_mib,
+                    0 if plain else gpu_memory_mib,
+                    nodes,
+                    gangs.spread_speed[n, job],
+                )
+            ):
+                continue
+            packed = 1 if gpu_count == 1 else nodes[model]
+            wish = Wish(model, gpu_count, packed, cores, memory_mib, gpu_memory_mib, duration_s, x)
+            loss = find_stop(factor, stops, wish, found)
+            if loss < np.inf and cost + loss_weight * loss < best:
+                best, best_job = cost + loss_weight * loss, job
+                for i in range(gpu_count):
+                    gpus[i] = found[i]
+    return best_job
+
+
+class Varied(Policy):
+    """`srtf` with a variant's change.
+
+    Args:
+        variant: what differs.
+    """
+
+    name = "srtf_varied"
+    description = "srtf with one change"
+    preempts = True
+
+    def __init__(self, variant: Variant) -> None:
+        self.variant = variant
+
+    def weigh(self, observation: Observation) -> Judgement:
+        """As `srtf`."""
+        table, variant = observation.table, self.variant
+        rule = variant.start.rule()
+        judgement = Judgement(np.full(len(table.job), -np.inf))
+        if observation.gangs is not None:
+            judgement.reserve = np.full(len(table.first), -1, dtype=np.int64)
+        looked, gangs = looked_at(observation), gangs_of(observation)
+        models, widest = len(observation.gpu_models), int(gangs.gpu_count.max(initial=1))
+        weight = width_weights(variant.start.beta, observation.gpu_idle.shape[1])
+        best_of_kind = np.zeros(observation.gpu_idle.shape[1], dtype=np.int64)
+        for n in range(len(table.first)):
+            outlook = outlook_of(observation, n)
+            around = surroundings_of(outlook, models)
+            plain = never_short(observation, outlook, n)
+            score_cluster(rule, around, looked, gangs, n, plain, judgement.scores, best_of_kind)
+            preemption = observation.preemption
+            start = judgement.scores[table.rows(n)].max(initial=-np.inf)
+            if (
+                preemption is None
+                or not preemption.gpu_stoppable[n].any()
+                or (start > -np.inf and not variant.competes)
+            ):
+                continue
+            stops = room_for_stops(outlook, looked.gpu_idle[n], looked.gpu_kind[n], models)
+            run = as_type(preemption.gpu_run[n], np.int64)
+            may = as_type(preemption.gpu_stoppable[n], np.bool_)
+            restart_s = variant.counted * as_type(preemption.gpu_restart_s[n], np.float64)
+            count = gpus_of_run(run)
+            width, none = count.astype(np.float64), np.zeros(len(run))
+            fixed = {"share": none, "gpu_time": width * restart_s, "jobs": none + 1.0, "widths": width}[variant.loss]
+            share = width if variant.loss == "share" else none
+            fill_stops(run, may, outlook.gpu_free_s * weight[count], restart_s, fixed, share, stops)
+            own_s = np.zeros(looked.job_waiting.shape[1])
+            if not variant.own_restart:
+                own_s = as_type(preemption.job_restart_s[n], np.float64)
+            found, gpus = np.zeros((2, widest), dtype=np.int64)
+            job = choose_stop(
+                rule,
+                float(variant.factor),
+                weight,
+                around,
+                stops,
+                looked,
+                gangs,
+                n,
+                plain,
+                own_s,
+                variant.held,
+                float(variant.weight),
+                float(-start),
+                np.zeros(models),
+                found,
+                gpus,
+            )
+            if job >= 0:
+                chosen = gpus[: int(gangs.gpu_count[n, job])]
+                judgement.busy[n] = BusyStart(job, tuple(chosen.tolist()), stops=True)
+        return judgement
+
+
+@compiled
+def stop_now(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, gpu: int) -> None:
+    """Stops the job on a GPU: it waits again with what it has left."""
+    _stop(hardware, machines, jobs, course, n, gpu)
+
+
+def with_one_that_waits(jobs: JobArrays) -> JobArrays:
+    """The same lists, each with one more job at its head, submitted at 0."""
+    columns = {}
+    for name, column in jobs._asdict().items():
+        columns[name] = column + 1 if name == "job_count" else np.insert(column, 0, 0, axis=1)
+    more = JobArrays(**columns)
+    for column in (more.duration_s, more.expected_s, more.spread_speed, more.expected_spread_speed):
+        column[:, 0] = 1.0
+    more.gpu_count[:, 0] = 1
+    return more
+
+
+def best_move(simulator: BatchSimulator, seen: Observation, a: int) -> tuple[int, list[int]] | None:
+    """The move that saves most in the cluster of row a: a GPU of the job that moves, and those that it moves to."""
+    n, hardware, machines = int(simulator.active[a]), simulator._hardware, simulator._machines
+    jobs, course = simulator._jobs, simulator._course
+    number = int(course.list_of[n])
+    gpu_job, idle, node_of = machines.gpu_job[n], seen.gpu_idle[a], hardware.gpu_node[n]
+    best, best_s = None, 0.0
+    if seen.preemption is None or not idle.any():
+        return None
+    for job in np.unique(gpu_job[gpu_job != IDLE]).tolist():
+        own = np.flatnonzero(gpu_job == job)
+        if not seen.preemption.gpu_stoppable[a, own].all():
+            continue
+        here, size = int(hardware.gpu_model[n, own[0]]), len(own)
+        expected_s = jobs.expected_s[number, job]
+        full_s = float(expected_s[here])
+        if size > 1 and len(np.unique(node_of[own])) > course.job_nodes[n, job, here]:
+            full_s /= float(jobs.expected_spread_speed[number, job, here])
+        left_s = float(seen.gpu_remaining_s[a, own].max())
+        free = idle | (gpu_job == job)
+        free &= hardware.gpu_memory_mib[n] >= jobs.gpu_memory_mib[number, job]
+        for model in range(len(expected_s)):
+            there_s = left_s / full_s * float(expected_s[model]) + float(jobs.restart_s[number, job])
+            if not left_s > MOVE_FACTOR * there_s or not left_s - there_s > best_s:
+                continue
+            packed = 1 if size == 1 else int(course.job_nodes[n, job, model])
+            gpus = _packed_set(np.flatnonzero(free & (hardware.gpu_model[n] == model)), node_of, size, packed)
+            if gpus:
+                best, best_s = (int(own[0]), gpus), left_s - there_s
+    return best
+
+
+def _packed_set(free: Ints, node_of: Ints, size: int, packed: int) -> list[int]:
+    """As many of some GPUs on as few nodes, best fit; none: there is no such set."""
+    nodes = [free[node_of[free] == node].tolist() for node in np.unique(node_of[free])]
+    if packed == 1:
+        enough = sorted((gpus for gpus in nodes if len(gpus) >= size), key=len)
+        return enough[0][:size] if enough else []
+    most = sorted(nodes, key=len, reverse=True)[:packed] if packed > 0 else []
+    chosen = [gpu for gpus in most for gpu in gpus][:size]
+    return sorted(chosen) if len(chosen) == size else []
+
+
+def play(policy: Policy, scenario_name: str, jobs: JobArrays, moves: bool) -> tuple[Floats, Floats]:
+    """(lists, jobs) completion times, and (lists,) stops; a move is one."""
+    policy.wait_ratio = math.inf
+    lists = with_one_that_waits(jobs) if moves else jobs
+    simulator = BatchSimulator(load_scenario(scenario_name).cluster, lists, preempts=policy.preempts)
+    if moves:
+        lists.expected_s[:, 0] = np.inf
+    while len(simulator.active):
+        seen = simulator.observe()
+        judgement = policy.judge(seen)
+        chosen, stops = policy.choose(seen, judgement), policy.stopping(seen, judgement)
+        if moves:
+            chosen = _with_moves(simulator, seen, chosen)
+        simulator.act(chosen, judgement.reserve, stops)
+    outcome = simulator.outcome()
+    end_s = outcome.end_s[:, 1:] if moves else outcome.end_s
+    if not np.isfinite(end_s).all():
+        raise AssertionError(f"{policy.name}: a list did not come to its end")
+    return end_s - jobs.submit_s, outcome.stops.astype(np.float64)
+
+
+def _with_moves(simulator: BatchSimulator, seen: Observation, chosen: Ints) -> Ints:
+    """The actions, with moves where nothing waits but the job that never starts; what moves is stopped now."""
+    widest = max(chosen.shape[1] - 1, simulator._jobs.widest)
+    chosen = np.pad(chosen, ((0, 0), (0, widest + 1 - chosen.shape[1])), constant_values=-1)
+    alone = simulator._course.waiting_count[simulator.active] == 1
+    for a in np.flatnonzero(alone & (chosen[:, 0] == HOLD)).tolist():
+        move = best_move(simulator, seen, a)
+        if move is None:
+            continue
+        n, (gpu, gpus) = int(simulator.active[a]), move
+        simulator._course = course = with_room_for_stops(simulator._course, 1)
+        stop_now(simulator._hardware, simulator._machines, simulator._jobs, course, n, gpu)
+        chosen[a] = -1
+        chosen[a, 0], chosen[a, 1 : 1 + len(gpus)] = 1, gpus
+    return chosen
+
+
+def compare(
+    cell: Cell, load: float, names: Sequence[str], lists: int, first_seed: int, bases: dict[bytes, Floats]
+) -> list[dict[str, Any]]:
+    """One row for each variant."""
+    jobs = cell.change(job_lists(cell.scenario, load, lists, cell.runtime, first_seed))
+    key = base_key(jobs, cell.base)
+    if key not in bases:
+        bases[key], _ = play_hold_gang(cell.base, cell.scenario, jobs)
+    base_s = bases[key]
+    shipped_s, rows = base_s, list[dict[str, Any]]()
+    for name in dict.fromkeys([SHIPPED, *names]):
+        policy: Policy = LasPreemptive(LAS[name]) if name in LAS else Varied(VARIANTS[name])
+        jct_s, stops = play(policy, cell.scenario, jobs, name in VARIANTS and VARIANTS[name].moves)
+        shipped_s = jct_s if name == SHIPPED else shipped_s
+        p95_s = [np.percentile(each, 95, axis=1) for each in (jct_s, base_s, shipped_s)]
+        row: dict[str, Any] = {
+            "cell": cell.name,
+            "load": load,
+            "variant": name,
+            "mean_s": float(jct_s.mean()),
+            "against_hold_gang_percent": change_ci95(jct_s.mean(axis=1), base_s.mean(axis=1)),
+            "against_srtf_percent": change_ci95(jct_s.mean(axis=1), shipped_s.mean(axis=1)),
+            "p95_against_hold_gang_percent": change_ci95(p95_s[0], p95_s[1]),
+            "p95_against_srtf_percent": change_ci95(p95_s[0], p95_s[2]),
+            "stops": float(stops.mean()),
+        }
+        less = less_study(cell, load, row["against_hold_gang_percent"], lists)
+        if less is not None:
+            row["less_study_percent"] = less
+        rows.append(row)
+    return rows
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    less = interval(row["less_study_percent"]) if "less_study_percent" in row else "-"
+    return (
+        f"| {row['cell']} | {row['load']} | {row['variant']} | {row['mean_s']:.1f} | "
+        f"{interval(row['against_hold_gang_percent'])} | {less} | {interval(row['against_srtf_percent'])} | "
+        f"{interval(row['p95_against_srtf_percent'])} | {row['stops']:.0f} |"
+    )
+
+
+def main() -> None:
+    """Plays and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lists", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.9])
+    known = {cell.name: cell for cell in cells()}
+    parser.add_argument("--cells", nargs="+", default=[f"restart {restart} s" for restart in (60, 240, 600)])
+    parser.add_argument("--variants", nargs="+", default=NEEDED, choices=[*VARIANTS, *LAS])
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    print(
+        "| cell | load | variant | mean JCT, s | against `hold_gang`, % | less study's, % | "
+        "against `srtf`, % | p95 against `srtf`, % | stops a list |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    rows, bases = [], dict[bytes, Floats]()
+    for name in arguments.cells:
+        for load in arguments.loads:
+            for row in compare(known[name], load, arguments.variants, arguments.lists, arguments.first_seed, bases):
+                rows.append(row)
+                print(shown(row), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
