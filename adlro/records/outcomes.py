@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from adlro.records.jobs import JobSpec  # which has neighbours itself
+from typing import Protocol
 
 SIZE_LABEL = "batch_size"
 """The label that tells two sizes of one application apart."""
+
+
+class Sized(Protocol):
+    """A `JobSpec`; records of jobs name neighbours themselves."""
+
+    @property
+    def application(self) -> str:
+        """Empty: not stated."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The user's labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class ApplicationSize:
     batch_size: str = ""
 
     @classmethod
-    def of(cls, spec: JobSpec) -> ApplicationSize:
+    def of(cls, spec: Sized) -> ApplicationSize:
         """That of a job."""
         return cls(spec.application, spec.labels.get(SIZE_LABEL, ""))
 
