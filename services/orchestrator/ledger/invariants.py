@@ -130,21 +130,23 @@ def _check_shares(ledger: Ledger, placed: list[Entry], seconds: list[Entry]) -> 
 
 
 def _check_queue(ledger: Ledger) -> None:
-    waiting, columns = ledger._waiting, ledger._columns.jobs
+    waiting, columns = ledger._queue.entries, ledger._queue.columns.jobs
     queued = [entry for entry in ledger.entries.values() if entry.phase is Phase.QUEUED]
     assert len(waiting) == len(queued), "the queue and the entries differ"
-    assert ledger._places == [entry.order for entry in waiting] == sorted(ledger._places), "the queue is out of order"
+    assert ledger._queue._places == [entry.order for entry in waiting] == sorted(ledger._queue._places), (
+        "the queue is out of order"
+    )
     rows = [entry.row for entry in waiting]
-    assert list(ledger._rows) == rows, "the rows are not those of the queue"
+    assert list(ledger._queue._rows) == rows, "the rows are not those of the queue"
     assert len(set(rows)) == len(rows), "two jobs share a row"
-    assert not set(rows) & set(ledger._columns._free), "a job's row is free"
+    assert not set(rows) & set(ledger._queue.columns._free), "a job's row is free"
     assert ledger.reserved is None or ledger.reserved in waiting, "a job holds a reservation and does not wait"
     for entry in waiting:
         row, spec = entry.row, entry.job.spec
         assert columns.submit_s[0, row] == (entry.job.submit_s or 0.0)
-        assert ledger._columns.remaining_ratio[0, row] == entry.job.remaining_ratio
-        assert ledger._columns.restart_s[0, row] == entry.restart_s
-        assert ledger._columns.stopped[0, row] == entry.job.resumes
+        assert ledger._queue.columns.remaining_ratio[0, row] == entry.job.remaining_ratio
+        assert ledger._queue.columns.restart_s[0, row] == entry.restart_s
+        assert ledger._queue.columns.stopped[0, row] == entry.job.resumes
         assert np.array_equal(columns.expected_s[0, row], entry.expected_s)
         assert (columns.expected_spread_speed[0, row] == entry.spread_speed).all()
         assert (columns.gpu_count[0, row], columns.max_nodes[0, row]) == (spec.gpu_count, spec.max_node_count)

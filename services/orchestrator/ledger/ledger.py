@@ -5,8 +5,6 @@ Telemetry lags, so the ledger doesn't use it. No gRPC, no Redis, no clock: calle
 
 from __future__ import annotations
 
-import bisect
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,8 +15,8 @@ from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
-from adlro.services.orchestrator.ledger.preempting import StopRules, attained_s, gpu_figures, share_left
-from adlro.services.orchestrator.ledger.queue_columns import QueueColumns
+from adlro.services.orchestrator.ledger.preempting import StopRules, gpu_figures, share_left
+from adlro.services.orchestrator.ledger.queue import Queue
 from adlro.services.orchestrator.ledger.reflecting import reflected
 from adlro.services.orchestrator.ledger.sharing import (
     PairTable,
@@ -64,13 +62,8 @@ class Ledger:
         self.entries: dict[str, Entry] = {}
         # Counts changes of GPUs, nodes or expected durations: each makes earlier observations invalid.
         self.changes = 0
-        # The queue in order: the entries, their sort keys, and their rows of the columns. Each round of decisions reads
-        # all of them, so arrays in order save a lookup for each job.
-        self._waiting: list[Entry] = []
-        self._places: list[tuple[float, int]] = []
-        self._rows = array("q")
         self.user_service = UserService(user_service_s or {})
-        self._columns = QueueColumns(len(self.layout.gpu_models))
+        self._queue = Queue(len(self.layout.gpu_models))
         # The waiting job that GPUs are kept free for, and the cluster time since which it has that.
         self.reserved: Entry | None = None
         self.reserved_since_s = 0.0
@@ -137,10 +130,7 @@ class Ledger:
             return False
         entry.expected_s, entry.spread, entry.spread_speed = expected_s, spread, speed
         if entry.row >= 0:
-            self._columns.jobs.expected_s[0, entry.row] = expected_s
-            self._columns.jobs.expected_spread[0, entry.row] = spread
-            self._columns.jobs.expected_spread_speed[0, entry.row] = speed
-            self._columns.restart_s[0, entry.row] = entry.restart_s
+            self._queue.expect(entry)
             self.changes += 1
         return True
 
@@ -197,18 +187,7 @@ class Ledger:
     def enqueue(self, entry: Entry) -> None:
         """Inserts a job into the queue, in the order of `Entry.order`."""
         entry.phase = Phase.QUEUED
-        user = self.user_service.number_of(entry.job.spec.user)
-        spec, submit_s, family = entry.job.spec, entry.job.submit_s or 0.0, self._pairs.family(entry.job.spec)
-        entry.row = self._columns.add(spec, submit_s, user, entry.expected_s, entry.spread, entry.spread_speed, family)
-        if entry.job.attempts:
-            had_s = attained_s(entry.job)
-            self._columns.go_on(entry.row, entry.job.resumes, entry.job.remaining_ratio, entry.restart_s, had_s)
-        place, at = entry.order, len(self._places)
-        if self._places and place < self._places[-1]:  # rare, and never while a session loads
-            at = bisect.bisect_left(self._places, place)
-        self._waiting.insert(at, entry)
-        self._places.insert(at, place)
-        self._rows.insert(at, entry.row)
+        self._queue.add(entry, self.user_service.number_of(entry.job.spec.user), self._pairs)
 
     def share_of(self, spec: JobSpec) -> float:
         """The share that a job is to have of each of its GPUs."""
@@ -349,8 +328,7 @@ class Ledger:
         """Sets what jobs are expected to keep beside others from now on; jobs that share a GPU already stay as told."""
         self._pairs = pairs
         self.changes += 1
-        for entry in self._waiting:
-            self._columns.jobs.family[0, entry.row] = pairs.family(entry.job.spec)
+        self._queue.set_pairs(pairs)
 
     def release(self, entry: Entry, time_s: float, *, stops_asked: bool = True) -> None:
         """Releases the resources of a placed job; the entry stays.
@@ -395,11 +373,7 @@ class Ledger:
             return
         if self.reserved is entry:
             self.end_reservation()
-        at = bisect.bisect_left(self._places, entry.order)
-        assert self._waiting[at] is entry
-        del self._waiting[at], self._places[at], self._rows[at]
-        self._columns.remove(entry.row)
-        entry.row = -1
+        self._queue.remove(entry)
 
     # ---- the reservation
 
@@ -448,7 +422,7 @@ class Ledger:
     @property
     def queue_length(self) -> int:
         """Waiting jobs whose begin time has come."""
-        return len(self._waiting)
+        return len(self._queue.entries)
 
     @property
     def waiting_count(self) -> int:
@@ -462,22 +436,22 @@ class Ledger:
 
     def queued(self, start: int = 0, end: int | None = None) -> list[Entry]:
         """The queue or a part of it, in order."""
-        return self._waiting[start:end]
+        return self._queue.entries[start:end]
 
     @property
     def can_start_something(self) -> bool:
         """Whether there is a waiting job and an idle GPU; cheap."""
-        return bool(self._waiting) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
+        return bool(self._queue.entries) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
 
     def can_stop_something(self, time_s: float) -> bool:
         """Whether there is a waiting job, and one runs that may be stopped for another, now or later; cheap."""
-        if not self._waiting or self.stop_rules.min_run_s is None:
+        if not self._queue.entries or self.stop_rules.min_run_s is None:
             return False
         return any(_under_way(self._preemptible.values(), time_s))
 
     def can_share_something(self, time_s: float) -> bool:
         """Whether there is a waiting job, and one that runs, or will, has a part of a GPU alone; cheap."""
-        if not self._waiting or not self._shares:
+        if not self._queue.entries or not self._shares:
             return False
         placed: Iterable[Entry] = self._parted.values()
         if self.stop_rules.starts_at_once:
@@ -496,14 +470,14 @@ class Ledger:
 
         Future submissions are unknown, so they do not justify a hold.
         """
-        return len(self.entries) > len(self._waiting)  # jobs outside the queue are placed or join it later
+        return len(self.entries) > len(self._queue.entries)  # jobs outside the queue are placed or join it later
 
     def observe(self, time_s: float) -> Observation:
         """The decision point as a policy observes it, N = 1. Row j is the j-th job of the queue."""
         reserved = None
         if self.reserved is not None:
-            reserved = np.array([bisect.bisect_left(self._places, self.reserved.order)])
-        return self._observe(time_s, np.array(self._rows, dtype=np.int64), reserved)
+            reserved = np.array([self._queue.place_of(self.reserved)])
+        return self._observe(time_s, self._queue.rows, reserved)
 
     def observe_some(self, time_s: float, entries: Sequence[Entry]) -> Observation:
         """The same with some jobs of the queue alone: row j is the j-th of these; without the reservation."""
@@ -519,7 +493,7 @@ class Ledger:
         return whole_queue(
             self.layout.hardware,
             self.occupancy.scene(time_s, self._since_s),
-            self._columns.jobs,
+            self._queue.columns.jobs,
             rows[None],
             np.array([len(rows)]),
             gpu_submit_s=self._holder_submit_s[None],
@@ -534,7 +508,7 @@ class Ledger:
 
     def _shared(self, rows: Ints) -> Shares | None:
         """What concerns shared GPUs; None: no job that may share one waits or runs."""
-        jobs = self._columns.jobs
+        jobs = self._queue.columns.jobs
         shareable = jobs.shareable[0, rows] & self._shares
         if not self._parted and not shareable.any():
             return None
@@ -543,7 +517,7 @@ class Ledger:
 
     def _stops(self, time_s: float, rows: Ints) -> Stops | None:
         """What concerns jobs that may be stopped, and have been, for some rows of the queue; None: there are none."""
-        columns, on = self._columns, self.stop_rules.min_run_s is not None and bool(self._preemptible)
+        columns, on = self._queue.columns, self.stop_rules.min_run_s is not None and bool(self._preemptible)
         if not on and not columns.stopped[0, rows].any():
             return None
         figures = gpu_figures(

@@ -73,7 +73,7 @@ class ExpectedPairs:
 
     async def _meet(self, specs: Iterable[JobSpec], models: tuple[str, ...], up_to_date: bool) -> PairTable | None:
         kinds = {ApplicationSize.of(spec): None for spec in specs if asks_for_a_part(spec)}
-        new = [kind for kind in kinds if kind not in self._kinds]
+        new = kinds.keys() - self.table.number_of.keys()
         for kind in kinds:
             self._kinds.pop(kind, None)
             self._kinds[kind] = None

@@ -157,7 +157,7 @@ def end_a_record(house: CoreHouse) -> None:
 
 def change_the_queue(house: CoreHouse) -> None:
     (entry,) = house.core.ledger.queued()
-    house.core.ledger._columns.jobs.cores[0, entry.row] += 1
+    house.core.ledger._queue.columns.jobs.cores[0, entry.row] += 1
 
 
 def forget_a_launch(house: CoreHouse) -> None:

@@ -237,3 +237,18 @@ def test_measured_figures_are_those_of_the_hardware_table() -> None:
 def test_a_table_of_no_kinds_has_all_models(count: int) -> None:
     table = PairTable.of(kinds(count), np.ones((count, count, 3)))
     assert table.kept.shape == (count + 1, count + 1, 3)
+
+
+async def test_a_question_that_is_broken_off_is_asked_again() -> None:
+    """A session that ends while decompose thinks leaves the next one no gap."""
+    house = House()
+    await house.pairs.meet([spec("a")], MODELS)
+    house.decompose.gates = [asyncio.Event()]
+    meeting = asyncio.create_task(house.pairs.meet([spec("b")], MODELS))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    meeting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await meeting
+    assert await house.pairs.meet([spec("b")], MODELS) is house.pairs.table
+    house.check(["a", "b"])

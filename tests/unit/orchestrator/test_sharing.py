@@ -545,8 +545,10 @@ def test_a_session_that_finds_one_for_which_another_was_stopped_and_its_mate_ado
     check(house, 0, exactly=True)
 
 
-@pytest.mark.parametrize("begin", [two, one_stopped])
-@pytest.mark.parametrize("grace_s", [0.0, 5.0])
+@pytest.mark.parametrize(
+    ("begin", "grace_s"),
+    [(two, 0.0), (two, 5.0), (one_stopped, 0.0), pytest.param(one_stopped, 5.0, marks=pytest.mark.slow)],
+)
 def test_killed_at_any_point_it_ends_as_without_a_kill(begin: Callable[[CoreHouse], None], grace_s: float) -> None:
     def run(kill_at: int) -> tuple[CoreHouse, bool]:
         house = sharing(policy="shares_and_stops", grace_s=grace_s)
