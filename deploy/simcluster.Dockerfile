@@ -26,7 +26,7 @@ COPY services/simcluster services/simcluster
 RUN python -m compileall -q --invalidation-mode unchecked-hash adlro services
 # numba takes its compiled code for outdated when the time of a source differs; layers keep whole seconds only.
 RUN find adlro services -exec touch -d '2020-01-01 00:00:00' {} + \
- && NUMBA_CACHE_DIR=/app/compiled python -c 'from adlro.sim.simulator import warm; warm()'
+ && NUMBA_CACHE_DIR=/app/compiled python -c 'from adlro.sim.warming import warm; warm()'
 COPY deploy/start_compiled.sh ./
 COPY LICENSE NOTICE deploy/healthcheck.py ./
 

@@ -187,7 +187,7 @@ class ClusterSide:
                 field="placement",
                 reason="NO_GANGS",
             )
-        if any(each.share < 1.0 for each in placement.gpus) and not can.shares:
+        if not placement.whole and not can.shares:
             raise Unsupported(
                 f"placement: cluster '{name}' gives whole GPUs only; name them with share 1",
                 field="placement",

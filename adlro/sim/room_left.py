@@ -111,10 +111,10 @@ def packed_nodes(hardware: Hardware, spec: JobSpec, gpu: int) -> int:
 
 
 def cannot_share(job_id: str, spec: JobSpec, other: Run, gpu: Gpu) -> Conflict:
-    """The error for a job that can't run beside another one."""
+    """The error for a job that can't run beside another one; its user must not learn what that one runs."""
     return Conflict(
-        f"{job_id} can't run beside {other.job.job_id} on {gpu.gpu_id}: their applications {spec.application} and "
-        f"{other.spec.application} could not run together on a {gpu.gpu_model}",
+        f"{job_id} can't run beside {other.job.job_id} on {gpu.gpu_id}: {spec.application} could not run together with "
+        f"its application on a {gpu.gpu_model}",
         reason="CANNOT_SHARE",
         metadata={"gpu_id": gpu.gpu_id, "job_id": other.job.job_id},
     )

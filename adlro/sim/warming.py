@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL
-from adlro.placement import Placement
+from adlro.placement import SHARED, GpuShare, Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.sim.simulator import ClusterSimulator
@@ -22,3 +22,7 @@ def warm() -> None:
     end_s = simulator.next_event_time()
     assert end_s is not None
     simulator.advance_to(end_s)
+    halves = JobSpec("half", "user", JobType.SIMULATION, simulated_work=work, shareable=True)
+    for job_id in ("half", "other half"):
+        simulator.launch(job_id, 1, halves, Placement((GpuShare("first", SHARED),)))
+    simulator.stop("half")

@@ -63,7 +63,7 @@ def test_no_layer_holds_a_secret(image: str) -> None:
 def test_the_compiled_code_of_the_image_is_used(images: float) -> None:
     """Else each start would compile for a minute; numba takes the files for outdated on the least of reasons."""
     suite = ComposeSuite()
-    for name, module in (("simcluster", "adlro.sim.simulator"), ("orchestrator", "adlro.services.orchestrator.server")):
+    for name, module in (("simcluster", "adlro.sim.warming"), ("orchestrator", "adlro.services.orchestrator.server")):
         files = "find $NUMBA_CACHE_DIR -type f | sort | xargs md5sum"
         script = (
             f"mkdir -p $NUMBA_CACHE_DIR && cp -R /app/compiled/. $NUMBA_CACHE_DIR && {files} > /tmp/before"

@@ -13,6 +13,7 @@ from adlro.hardware.gang_speeds import spread_speeds
 from adlro.placement import SHARED
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, JobState
+from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.preempting import StopRules, gpu_figures, share_left
@@ -75,6 +76,7 @@ class Ledger:
         self._preemptible: dict[str, Entry] = {}  # of the placed jobs
         self._parted: dict[str, Entry] = {}  # of these, by job, those that have a part of their GPU
         self._shares = shares
+        self._refused_pairs: set[tuple[ApplicationSize, ApplicationSize, int]] = set()  # by the cluster, on a model
         self._pairs = pairs or PairTable.of((), np.zeros((0, 0, len(self.layout.gpu_models))))
         self.set_drained(drained)
 
@@ -326,9 +328,16 @@ class Ledger:
 
     def set_pairs(self, pairs: PairTable) -> None:
         """Sets what jobs are expected to keep beside others from now on; jobs that share a GPU already stay as told."""
-        self._pairs = pairs
+        self._pairs = pairs.without(self._refused_pairs)
         self.changes += 1
-        self._queue.set_pairs(pairs)
+        self._queue.set_pairs(self._pairs)
+
+    def refuse_pair(self, entry: Entry) -> None:
+        """Lets no pair of such jobs share any more: the cluster can't run a job beside the other one on its GPU."""
+        if entry.mate is not None:
+            kinds = ApplicationSize.of(entry.job.spec), ApplicationSize.of(entry.mate.job.spec)
+            self._refused_pairs.add((*kinds, int(self.layout.gpu_model[entry.gpus[0]])))
+            self.set_pairs(self._pairs)
 
     def release(self, entry: Entry, time_s: float, *, stops_asked: bool = True) -> None:
         """Releases the resources of a placed job; the entry stays.

@@ -39,9 +39,18 @@ class PairTable:
         """The table of F kinds; `kept` is (F, F, K)."""
         return cls({kind: number for number, kind in enumerate(kinds)}, np.pad(kept, ((0, 1), (0, 1), (0, 0))))
 
+    def without(self, refused: Iterable[tuple[ApplicationSize, ApplicationSize, int]]) -> PairTable:
+        """A copy in which some pairs, each of two kinds on a model, must not share."""
+        kept = self.kept.copy()
+        for one, other, model in refused:
+            if one in self.number_of and other in self.number_of:
+                kept[self._row(one), self._row(other), model] = kept[self._row(other), self._row(one), model] = 0.0
+        return PairTable(self.number_of, kept)
+
     def family(self, spec: JobSpec) -> int:
         """The row of a job."""
-        return self._row(ApplicationSize.of(spec))
+        # Of most jobs nobody asks: an application's hash for each of a long queue would take its time.
+        return self._row(ApplicationSize.of(spec)) if asks_for_a_part(spec) else len(self.kept) - 1
 
     def kept_by(self, spec: JobSpec, beside: ApplicationSize, model: int) -> float:
         """The share of its speed that a job is expected to keep beside one of some kind, where both run."""

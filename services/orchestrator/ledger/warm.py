@@ -6,9 +6,13 @@ import numpy as np
 
 from adlro.decide.policies.hold_gang import HoldGang
 from adlro.decide.policies.hold_greedy import HoldGreedy
+from adlro.decide.policies.share_pairs import SharePairs
+from adlro.placement import SHARED
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobSpec, JobType
+from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.sharing import PairTable
 
 
 def warm() -> Ledger:
@@ -36,4 +40,22 @@ def warm() -> Ledger:
     ledger.reserve(entries[1], 0.0)
     for policy in policies:
         policy.judge(ledger.observe(100.0))
+    _warm_shares(None)
+    _warm_shares(entries[1].job)
     return ledger
+
+
+def _warm_shares(gang: Job | None) -> None:
+    """The same for shared GPUs, with and without a job of several GPUs in the queue."""
+    gpus = tuple(Gpu(str(number), "any", 1) for number in range(4))
+    spec = JobSpec("warm", "warm", JobType.SIMULATION, cpu_cores=0, memory_mib=0, shareable=True)
+    pairs = PairTable.of([ApplicationSize.of(spec)], np.ones((1, 1, 1)))
+    ledger = Ledger(Cluster("warm", (Node("node", 1, 1, gpus),)), shares=True, pairs=pairs)
+    entries = [ledger.enter(Job(f"job-{number}", spec, submit_s=0.0), 0, np.ones(1)) for number in range(1, 4)]
+    if gang is not None:
+        ledger.enqueue(ledger.enter(gang, 0, np.ones(1)))
+    for entry in entries:
+        ledger.enqueue(entry)
+    for entry in entries[:2]:
+        ledger.place(entry, (0,), 0.0, share=SHARED)
+        SharePairs().judge(ledger.observe(0.0))

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from adlro.errors import AdlroError
+from adlro.errors import AdlroError, DeadlineExceeded
 from adlro.hardware.shared_speeds import chip_of, kept_shares
 from adlro.records.jobs import JobSpec
 from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.sharing import PairTable, asks_for_a_part
-from adlro.services.orchestrator.ports import PairPredictor
+from adlro.services.orchestrator.ports import PairPredictor, PredictedPairs
 from adlro.state.observation import Floats
 
-KINDS_KEPT = 64
-"""Of those that arrived last: the table grows with the square, and decompose takes 50 us for each figure. Jobs of other
-kinds don't share."""
+KINDS_KEPT = 32
+"""Of those that arrived last: the table grows with the square, and decompose takes a third of a millisecond for each
+figure. Jobs of other kinds don't share."""
+ANSWER_S = 5.0
+"""Seconds for a whole answer, which may take several calls."""
 PAUSE_S = 10.0
 """After a call without an answer decompose is not called for so long."""
 
@@ -68,11 +70,14 @@ class ExpectedPairs:
         Returns:
             The new table; None: the present one stands.
         """
+        specs = [spec for spec in specs if asks_for_a_part(spec)]
+        if not specs:
+            return None  # whoever is asked for something meanwhile delays nobody
         async with self._one_at_a_time:
             return await self._meet(specs, tuple(gpu_models), up_to_date)
 
     async def _meet(self, specs: Iterable[JobSpec], models: tuple[str, ...], up_to_date: bool) -> PairTable | None:
-        kinds = {ApplicationSize.of(spec): None for spec in specs if asks_for_a_part(spec)}
+        kinds = {ApplicationSize.of(spec): None for spec in specs}
         new = kinds.keys() - self.table.number_of.keys()
         for kind in kinds:
             self._kinds.pop(kind, None)
@@ -95,7 +100,7 @@ class ExpectedPairs:
         if self._revision is not None:
             first = list(self._kinds)[:1]
             try:
-                answer = await self._predictor.pairs(first, self._gpu_models)
+                answer = await self._asked(first)
             except AdlroError as error:
                 self._failed(error)
                 return None
@@ -108,7 +113,7 @@ class ExpectedPairs:
         kinds = list(self._kinds)
         if self._clock_s() >= self._ask_from_s:
             try:
-                answer = await self._predictor.pairs(kinds, self._gpu_models)
+                answer = await self._asked(kinds)
             except AdlroError as error:
                 self._failed(error)
             else:
@@ -124,6 +129,13 @@ class ExpectedPairs:
         kept[np.ix_(here, here)] = before.kept[np.ix_(there, there)]
         self.table = PairTable.of(kinds, kept)
         return self.table
+
+    async def _asked(self, kinds: Sequence[ApplicationSize]) -> PredictedPairs:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._predictor.pairs(kinds, self._gpu_models)
+        except TimeoutError:
+            raise DeadlineExceeded(f"decompose has not answered about pairs in {ANSWER_S:g} s") from None
 
     def _failed(self, error: AdlroError) -> None:
         self._ask_from_s = self._clock_s() + PAUSE_S

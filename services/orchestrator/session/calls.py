@@ -70,7 +70,7 @@ def answer_to_launch(error: AdlroError) -> Refused | Unanswered:
         raise Stale(str(error)) from error
     others = error.reason in REFUSED_STOPS or error.reason == REFUSED_PAIR
     final = isinstance(error, InvalidInput | Unsupported) and not others and error.reason != REFUSED_SHARES
-    return Refused(error.message, final, error.retry_after_s or 0.0, others)
+    return Refused(error.message, final, error.retry_after_s or 0.0, others, error.reason or "")
 
 
 async def stop(

@@ -150,7 +150,7 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
         running = runs.pop((job.job_id, job.attempt_count), None)
         if job.attempts[-1].preempts:
             found.preempting[job.job_id] = (entry, running)
-        elif any(each.share < 1.0 for each in job.placement.gpus):
+        elif not job.placement.whole:
             found.parted.append((entry, running))
         else:
             _place_again(found, entry)

@@ -13,15 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
 from adlro.errors import Conflict, Stale, Unavailable, Unsupported
 from adlro.records.events import Clock, ClockMode, ClusterDescription, EventBatch
+from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.ledger.ledger import Ledger
-from adlro.services.orchestrator.ledger.sharing import PairTable
+from adlro.services.orchestrator.ledger.sharing import PairTable, asks_for_a_part
 from adlro.services.orchestrator.ports import ClusterPort
 from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
@@ -241,7 +242,7 @@ class Session:
                 specs, models = [job.spec for job in new], self.ledger.layout.gpu_models
                 expected = await self._predictions.predict(specs, models)
                 if self._pairs is not None:
-                    self._use_pairs(await self._pairs.meet(specs, models, up_to_date=self._is_virtual))
+                    await self._meet_pairs(self._pairs, specs)
                 jobs = [(job, 0, row) for job, row in zip(new, expected, strict=True)]
                 self._inbox.put_nowait(inputs.Arrived(jobs, self._predictions.standing))
             for event in events:
@@ -271,6 +272,17 @@ class Session:
     def _is_virtual(self) -> bool:
         clock = self.acting.clock()
         return clock is not None and clock.mode is ClockMode.VIRTUAL
+
+    async def _meet_pairs(self, pairs: ExpectedPairs, specs: Sequence[JobSpec]) -> None:
+        """Asks about the kinds of arriving jobs, which don't share before the answer; a virtual clock waits for it."""
+
+        async def meet() -> None:
+            self._use_pairs(await pairs.meet(specs, self.ledger.layout.gpu_models, up_to_date=self._is_virtual))
+
+        if self._is_virtual:
+            await meet()
+        elif any(map(asks_for_a_part, specs)):
+            self._background.create_task(meet(), name="meet pairs")
 
     def _use_pairs(self, table: PairTable | None) -> None:
         if table is not None:

@@ -69,12 +69,14 @@ class Refused:
         retry_after_s: seconds of cluster time before which another attempt is pointless.
         others: other jobs are the reason: those that were to be stopped (or that the cluster stops none), or the one on
             the GPU.
+        reason: the cluster's, for code.
     """
 
     why: str
     final: bool = False
     retry_after_s: float = 0.0
     others: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The launches of a moment are sent together with the wake-up that ends a hold. The acknowledgement, on which a virtual
 clock waits, follows both, and acknowledgements keep the order of the moments. An acknowledgement waits for a late
-answer only until the deadline of the first call.
+answer only until the deadline of the first call; where a launch waits for the answers to others, of that after these.
 
 A launch that is refused, or gets no answer, affects only its job. If an answer does not show whether the attempt runs,
 the call is repeated; then the attempt is given up: it is recorded as such and stopped, and the job is queued again only
@@ -21,6 +21,7 @@ from adlro.records.jobs import Job, JobState
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.preempting import refs
+from adlro.services.orchestrator.ports import REFUSED_PAIR, REFUSED_SHARES
 from adlro.services.orchestrator.session.core import effects
 from adlro.services.orchestrator.session.core.arrivals import Arrivals
 from adlro.services.orchestrator.session.core.inputs import (
@@ -195,9 +196,14 @@ class Launches:
         match answer:
             case Refused(why, False) if flight.tries > 1:  # the cluster may have accepted an earlier call
                 yield from self._unanswered(flight, f"the last was refused: {why}")
-            case Refused(why, final, retry_after_s, others):
+            case Refused(why, final, retry_after_s, others, reason):
                 if flight.is_open:
-                    yield from self.refuse(flight.entry, why, retry_after_s, final=final, excused=others)
+                    ledger = self._state.ledger
+                    if reason == REFUSED_PAIR:
+                        ledger.refuse_pair(flight.entry)
+                    # A part that was written down when the cluster still gave parts.
+                    excused = others or (reason == REFUSED_SHARES and not ledger.shares)
+                    yield from self.refuse(flight.entry, why, retry_after_s, final=final, excused=excused)
                 self._forget(flight)
             case Unanswered(why):
                 yield from self._unanswered(flight, why)
