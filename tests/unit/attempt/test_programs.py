@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from adlro.attempt import attempts as attempts_module
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver, TreeDriver
 from adlro.attempt.given import NotStartedError, user_of
-from adlro.attempt.linux import process_stat
+from adlro.attempt.linux import open_process, process_stat
 from adlro.attempt.records import Launch, Limits, Stage
 from adlro.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Unavailable
 from adlro.records.payloads import EndReason, process_payload
@@ -196,7 +195,7 @@ async def test_a_stop_of_what_ends_at_that_moment_is_no_error(node: Node, tmp_pa
     go = tmp_path / "go"
     await node.attempts.start("a.1", node.launch(f"while [ ! -e {go} ]; do sleep 0.02; done"))
     await until(lambda: node.runs() == 1)
-    open_process, gone = attempts_module.open_process, list[int]()
+    gone = list[int]()
 
     def opened(pid: int, start_ticks: int) -> int | None:
         fd = open_process(pid, start_ticks)
@@ -207,7 +206,7 @@ async def test_a_stop_of_what_ends_at_that_moment_is_no_error(node: Node, tmp_pa
         gone.append(pid)
         return fd
 
-    monkeypatch.setattr(attempts_module, "open_process", opened)
+    monkeypatch.setattr("adlro.attempt.attempts.open_process", opened)
     await node.attempts.stop("a.1")
     assert len(gone) == 1
     assert (await node.ended()).succeeded
