@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from adlro.attempt import attempts as attempts_module
 from adlro.attempt.attempts import Attempts
 from adlro.attempt.drivers import CgroupDriver, TreeDriver
 from adlro.attempt.given import NotStartedError, user_of
@@ -207,7 +206,7 @@ async def test_a_stop_of_what_ends_at_that_moment_is_no_error(node: Node, tmp_pa
         gone.append(pid)
         return fd
 
-    monkeypatch.setattr(attempts_module, "open_process", opened)
+    monkeypatch.setattr("adlro.attempt.attempts.open_process", opened)
     await node.attempts.stop("a.1")
     assert len(gone) == 1
     assert (await node.ended()).succeeded
