@@ -61,8 +61,9 @@ class Variant:
         own_restart: whether what a waiting job needs has its own restart in it, if it was stopped before.
         held: whether a stop is refused where the job is expected to end sooner by waiting (theta).
         loss: of a stop on a node: `share` of a job that the stopped ones would do meanwhile, `gpu_time` of restarts,
-            `jobs` that are stopped, or `widths`, GPUs of these.
+            or `jobs` that are stopped.
         weight: of the loss in a candidate's cost.
+        by_loss: whether a job stops what is on the node of least loss of all models, not of its model of least cost.
         competes: whether a stop may come before a start that is possible, if it costs less.
         moves: whether running jobs move where nothing waits.
     """
@@ -74,6 +75,7 @@ class Variant:
     held: bool = True
     loss: str = "share"
     weight: float = 0.0
+    by_loss: bool = False
     competes: bool = False
     moves: bool = False
 
@@ -86,7 +88,6 @@ SHIPPED = "srtf"
 VARIANTS = {
     SHIPPED: Variant(),
     "moves": Variant(moves=True),
-    "H = 1": Variant(factor=1.0),
     "H = 1.2": Variant(factor=1.2),
     "H = 1.5": Variant(factor=1.5),
     "restart not counted": Variant(counted=0.0),
@@ -95,22 +96,20 @@ VARIANTS = {
     "stops never held": Variant(held=False),
     "loss: GPU time": Variant(loss="gpu_time"),
     "loss: jobs": Variant(loss="jobs"),
-    "loss: GPUs": Variant(loss="widths"),
     "loss in the cost, 0.25": Variant(weight=0.25),
     "loss in the cost, 0.5": Variant(weight=0.5),
     "loss in the cost, 1": Variant(weight=1.0),
-    "loss in the cost, 2": Variant(weight=2.0),
     "stops compete with starts": Variant(competes=True),
     "no ageing": Variant(start=_start(ageing=0.0)),
-    "no frag": Variant(start=_start(frag=0.0)),
     "s_max = 1.5": Variant(start=_start(s_max=1.5)),
     "s_max = 3": Variant(start=_start(s_max=3.0)),
     "alpha = 3": Variant(start=_start(alpha=3.0)),
-    "moves, stops compete": Variant(moves=True, competes=True),
+    "node by loss": Variant(by_loss=True),
+    "node by loss, moves": Variant(by_loss=True, moves=True),
     "fastest GPU": Variant(start=FASTEST.start),
     "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0),
 }
-NEEDED = [name for name in VARIANTS if not name.startswith("fastest")]
+SINGLE = [name for name in VARIANTS if not name.startswith("fastest") and not VARIANTS[name].moves]
 LAS = {"LAS, first queue 34 s": 34.0, "LAS, first queue 17.8 s": 17.8}
 """GPU time of the first queue: that of a mean job, or its duration on one GPU."""
 
@@ -133,6 +132,8 @@ def choose_stop(
     longest_s: Floats,
     found: Ints,
     gpus: Ints,
+    kept: Ints,
+    by_loss: bool,
 ) -> int:
     """As adlro/decide/srtf_rule.py, with what a variant changes.
 
@@ -141,8 +142,10 @@ def choose_stop(
         held: whether theta refuses stops.
         loss_weight: of the loss in the cost.
         most: a greater cost is of no interest.
-        longest_s, found: room.
+        longest_s, found, kept: room.
         gpus: filled.
+        by_loss: of a job's models that cost less than the best job so far, the one with the least loss is taken, not
+            that of the least cost.
     """
     best, best_job, time_s = most, -1, looked.time_s[n]
     for job in range(looked.job_waiting.shape[1]):
@@ -162,6 +165,7 @@ def choose_stop(
         cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
         gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
         length_ln, age_ln = log(best_s), log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
+        least, least_cost = np.inf, np.inf
         for model in range(longest_s.shape[0]):
             its_s = longest_s[model]
             x = (its_s - own_s[job]) * weight
@@ -194,10 +198,16 @@ def choose_stop(
             packed = 1 if gpu_count == 1 else nodes[model]
             wish = Wish(model, gpu_count, packed, cores, memory_mib, gpu_memory_mib, duration_s, x)
             loss = find_stop(factor, stops, wish, found)
-            if loss < np.inf and cost + loss_weight * loss < best:
-                best, best_job = cost + loss_weight * loss, job
+            cost += loss_weight * loss
+            key = loss if by_loss else cost
+            if loss < np.inf and key < least:
+                least, least_cost = key, cost
                 for i in range(gpu_count):
-                    gpus[i] = found[i]
+                    kept[i] = found[i]
+        if least < np.inf and least_cost < best:
+            best, best_job = least_cost, job
+            for i in range(gpu_count):
+                gpus[i] = kept[i]
     return best_job
 
 
@@ -245,13 +255,13 @@ class Varied(Policy):
             restart_s = variant.counted * as_type(preemption.gpu_restart_s[n], np.float64)
             count = gpus_of_run(run)
             width, none = count.astype(np.float64), np.zeros(len(run))
-            fixed = {"share": none, "gpu_time": width * restart_s, "jobs": none + 1.0, "widths": width}[variant.loss]
+            fixed = {"share": none, "gpu_time": width * restart_s, "jobs": none + 1.0}[variant.loss]
             share = width if variant.loss == "share" else none
             fill_stops(run, may, outlook.gpu_free_s * weight[count], restart_s, fixed, share, stops)
             own_s = np.zeros(looked.job_waiting.shape[1])
             if not variant.own_restart:
                 own_s = as_type(preemption.job_restart_s[n], np.float64)
-            found, gpus = np.zeros((2, widest), dtype=np.int64)
+            found, gpus, kept = np.zeros((3, widest), dtype=np.int64)
             job = choose_stop(
                 rule,
                 float(variant.factor),
@@ -269,6 +279,8 @@ class Varied(Policy):
                 np.zeros(models),
                 found,
                 gpus,
+                kept,
+                variant.by_loss,
             )
             if job >= 0:
                 chosen = gpus[: int(gangs.gpu_count[n, job])]
@@ -425,8 +437,8 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.9])
     known = {cell.name: cell for cell in cells()}
-    parser.add_argument("--cells", nargs="+", default=[f"restart {restart} s" for restart in (60, 240, 600)])
-    parser.add_argument("--variants", nargs="+", default=NEEDED, choices=[*VARIANTS, *LAS])
+    parser.add_argument("--cells", nargs="+", default=[f"restart {restart} s" for restart in (240, 600)])
+    parser.add_argument("--variants", nargs="+", default=SINGLE, choices=[*VARIANTS, *LAS])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     print(

@@ -21,6 +21,7 @@ def jobs() -> JobArrays:
     return pack_jobs(drawn, scenario.cluster)
 
 
+@pytest.mark.slow
 def test_the_unchanged_variant_is_the_shipped_rule(jobs: JobArrays, monkeypatch: pytest.MonkeyPatch) -> None:
     expected_s, expected_stops = play(Srtf(), "preemptive", jobs, moves=False)
     assert expected_stops.min() > 0
@@ -31,6 +32,7 @@ def test_the_unchanged_variant_is_the_shipped_rule(jobs: JobArrays, monkeypatch:
     np.testing.assert_array_equal(play(varied, "preemptive", jobs, moves=True)[0], expected_s)
 
 
+@pytest.mark.slow
 def test_jobs_move_where_nothing_waits(jobs: JobArrays) -> None:
     jct_s, stops = play(Varied(VARIANTS["moves"]), "preemptive", jobs, moves=True)
     still_s, still_stops = play(Varied(VARIANTS[SHIPPED]), "preemptive", jobs, moves=False)
