@@ -12,7 +12,7 @@ from adlro.sim.simulator import ClusterSimulator
 def warm() -> None:
     """Compiles the code of a simulated cluster, or loads it from numba's cache, so that no launch waits."""
     gpu_ids = ("first", "second")
-    nodes = tuple(Node(each, 1, 4096, (Gpu(each, REFERENCE_GPU_MODEL, 1),)) for each in gpu_ids)
+    nodes = tuple(Node(each, 2, 8192, (Gpu(each, REFERENCE_GPU_MODEL, 1),)) for each in gpu_ids)
     simulator = ClusterSimulator(Cluster("warm", nodes))
     work = SimulatedWork(1.0)
     spec = JobSpec("job", "user", JobType.SIMULATION, gpu_count=2, simulated_work=work, preemptible=Preemptible())

@@ -51,7 +51,7 @@ def _warm_shares(gang: Job | None) -> None:
     spec = JobSpec("warm", "warm", JobType.SIMULATION, cpu_cores=0, memory_mib=0, shareable=True)
     pairs = PairTable.of([ApplicationSize.of(spec)], np.ones((1, 1, 1)))
     ledger = Ledger(Cluster("warm", (Node("node", 1, 1, gpus),)), shares=True, pairs=pairs)
-    entries = [ledger.enter(Job(f"job-{number}", spec, submit_s=0.0), 0, np.ones(1)) for number in range(1, 4)]
+    entries = [ledger.enter(Job(f"job-{number}", spec, submit_s=0.0), 0, np.ones(1)) for number in range(11, 14)]
     if gang is not None:
         ledger.enqueue(ledger.enter(gang, 0, np.ones(1)))
     for entry in entries:

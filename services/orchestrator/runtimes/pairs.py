@@ -70,11 +70,11 @@ class ExpectedPairs:
         Returns:
             The new table; None: the present one stands.
         """
-        specs = [spec for spec in specs if asks_for_a_part(spec)]
-        if not specs:
-            return None  # whoever is asked for something meanwhile delays nobody
+        specs, models = [spec for spec in specs if asks_for_a_part(spec)], tuple(gpu_models)
+        if not specs and models == self._gpu_models:
+            return None  # a question that is under way delays no other jobs
         async with self._one_at_a_time:
-            return await self._meet(specs, tuple(gpu_models), up_to_date)
+            return await self._meet(specs, models, up_to_date)
 
     async def _meet(self, specs: Iterable[JobSpec], models: tuple[str, ...], up_to_date: bool) -> PairTable | None:
         kinds = {ApplicationSize.of(spec): None for spec in specs}

@@ -194,7 +194,7 @@ def test_an_observation_tells_of_both_jobs_on_a_gpu(cluster: Cluster) -> None:
     assert seen.sharing.gpu_open[0].tolist() == [False] * 5
     assert seen.sharing.gpu_memory_left_mib[0].tolist() == [16160 - 3000, 16160, 11264, 11264, 16368]
     assert seen.sharing.job_shareable[0].tolist() == [True, False]
-    assert seen.sharing.job_family[0].tolist() == [2, 2]
+    assert seen.sharing.job_family[0].tolist() == [2, 3], "nobody asks for that of a job that does not share"
     ledger.forget(first, 40.0)
     alone = ledger.observe(40.0)
     assert second.expected_end_s == 40.0 + 180.0 * 0.5

@@ -105,8 +105,9 @@ def test_those_that_could_not_run_together_are_refused():
         simulator.launch("b", 1, replace(SPEC, application=other), half())
     assert refused.value.reason == "CANNOT_SHARE"
     assert refused.value.message == (
-        f"b can't run beside a on n/0: their applications {other} and {one} could not run together on a v100_sxm2"
+        f"b can't run beside a on n/0: {other} could not run together with its application on a v100_sxm2"
     )
+    assert one not in refused.value.message, "its user must not learn what others run"
     assert (simulator.state_of("a"), simulator.take_moved()) == (before, [])
     simulator.launch("c", 1, own(9.0, preemptible=Preemptible()), half())
     with pytest.raises(Conflict, match="b can't run beside a"):
