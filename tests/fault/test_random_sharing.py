@@ -20,7 +20,7 @@ from adlro.cli.replaying import ReplayResult
 from tests.e2e.shares import check_shared_work, drawn, replayed
 from tests.fault.random_kills import FAULTS, Killing, Suites, told_round
 
-ROUNDS = int(os.environ.get("ADLRO_TEST_SHARING_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("ADLRO_TEST_SHARING_ROUNDS", "2"))
 SEED = int(os.environ.get("ADLRO_TEST_SHARING_SEED", "1"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 60 * ROUNDS)]

@@ -359,8 +359,7 @@ SHARED = load_scenario("shared")
         *(
             pytest.param(known, load, seed, marks=pytest.mark.slow)
             for known in ("true", "family", "application")
-            for load in (0.6, 0.9, 1.2)
-            for seed in (4, 5, 6)
+            for load, seed in ((0.6, 4), (0.9, 5), (1.2, 6))
         ),
     ],
 )
