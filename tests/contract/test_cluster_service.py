@@ -603,7 +603,7 @@ async def test_applications_that_could_not_run_together_are_refused(simulated):
     error = await refused(simulated.launch("b", gpu_id, application="ResNet-50 (batch size 128)", **fields))
     assert isinstance(error, Conflict)
     assert error.reason == "CANNOT_SHARE"
-    assert error.message.startswith(f"b can't run beside a on {gpu_id}: their applications ResNet-50 (batch size 128)")
+    assert error.message.startswith(f"b can't run beside a on {gpu_id}: ResNet-50 (batch size 128) could not run")
 
 
 async def test_a_launch_stops_others_in_one_moment_and_they_go_on_with_what_is_left(simulated):

@@ -102,7 +102,9 @@ async def test_a_training_on_two_nodes_goes_on_from_its_checkpoint(nodes: GangSu
 def trained(suite: RealSuite, job_id: str, attempt: int) -> list[str]:
     """What an attempt of the training says."""
     folder = suite.folder(job_id, attempt)
-    return [] if folder is None else (folder / "stdout").read_text().splitlines()
+    if folder is None or not (folder / "stdout").exists():  # it is there once its supervisor is
+        return []
+    return (folder / "stdout").read_text().splitlines()
 
 
 @pytest.mark.timeout(900)

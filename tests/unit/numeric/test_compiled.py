@@ -18,10 +18,10 @@ from adlro.numeric import compiled
 
 CODE = """
 from adlro.numeric import compiled
-from adlro.sim import simulator
+from adlro.sim import warming
 from adlro.state.machines import occupy_gang
-print(simulator.__file__)
-simulator.warm()
+print(warming.__file__)
+warming.warm()
 print(len(occupy_gang.signatures))
 """
 
@@ -42,7 +42,7 @@ def test_a_cluster_is_simulated_where_no_compiled_code_can_be_kept(tmp_path: Pat
         [sys.executable, "-c", CODE], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=150
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == [str(copy / "sim" / "simulator.py"), "1"]
+    assert ended.stdout.split() == [str(copy / "sim" / "warming.py"), "1"]
     assert not list(tmp_path.rglob("*.nbi"))
 
 
