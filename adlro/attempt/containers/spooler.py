@@ -266,6 +266,8 @@ class Spooler:
     def _hear(self, stream: OutputStream | None) -> None:
         if stream is not None:
             self._stream = stream
+            if self._closed.is_set():  # while the engine was asked: `close` did not see this stream
+                stream.close()
         self._data_s = time.monotonic()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from adlro.attempt.containers import spooler
-from adlro.attempt.containers.spooler import Spool
+from adlro.attempt.containers.spooler import Spool, Spooler
 from adlro.attempt.journal import Journal
 
 
@@ -130,3 +132,35 @@ def test_a_log_is_kept_below_its_limit(journal):
     assert os.stat(journal.path("stdout")).st_size == 4000 << 10
     assert os.stat(journal.path("stdout")).st_blocks * 512 <= 1 << 20
     spool.close()
+
+
+def test_one_that_is_closed_while_the_engine_is_asked_ends() -> None:
+    """Its stream began too late for `close` to see it, and would never end by itself."""
+    asked, closing, over = threading.Event(), threading.Event(), threading.Event()
+
+    class Stream:
+        def read(self) -> list[tuple[int, bytes]]:
+            over.wait(30.0)
+            return []
+
+        def close(self) -> None:
+            over.set()
+
+    class Slow:
+        def logs(self, container: str, since_s: int, *, follow: bool) -> Stream:
+            asked.set()
+            closing.wait(30.0)
+            time.sleep(0.05)  # so that `close` waits for the thread
+            return Stream()
+
+    class Empty:
+        def rewind(self) -> int:
+            return 0
+
+    closed_early = Spooler(Slow(), "c", Empty(), lambda: None)  # type: ignore[arg-type]
+    assert asked.wait(30.0)
+    closer = threading.Thread(target=closed_early.close)
+    closer.start()
+    closing.set()
+    closer.join(10.0)
+    assert not closer.is_alive()
