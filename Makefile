@@ -52,7 +52,7 @@ setup: $(DEV) ## only the set-up: .venv with the packages of tests and checks
 
 .PHONY: test
 test: $(DEV) ## the whole test suite, slow tests included (half an hour or more on two cores)
-	$(PYTEST) -m "not compose" $(ARGS)
+	$(PYTEST) -m "not compose and not browser" $(ARGS)
 
 .PHONY: soak
 soak: $(DEV) ## network faults between all processes, 200 rounds with silences of 30 s (about an hour; ROUNDS=, SEED=)
@@ -69,9 +69,13 @@ test-compose: $(DEV) ## the containers: builds the images and tests the suite in
 	@sh tools/docker_engine.sh start || true
 	$(BIN)/python -m pytest -m compose -x tests/e2e $(ARGS)
 
+.PHONY: test-browser
+test-browser: $(DEV) ## the page in a real browser (needs Chromium or Chrome)
+	ADLRO_TEST_BROWSER="$$(sh tools/chromium.sh find)" $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
 .PHONY: test-fast
 test-fast: $(DEV) ## the tests without the marker slow
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow and not browser" $(ARGS)
 
 .PHONY: test-interpreters
 test-interpreters: $(DEV) ## the fast unit tests on every supported Python of this machine
