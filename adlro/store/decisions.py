@@ -217,6 +217,8 @@ class DecisionStore:
         if wanted is not None and not (wanted.job_id.encode() in body and wanted.gpu_id.encode() in body):
             return None  # without reading it
         try:
+            if not body:
+                raise ValueError("it has no message")
             return decision_entry_from_bytes(body, wanted)
         except (DecodeError, ValueError) as error:
             self._unreadable.add(f"decision {name}", error)
