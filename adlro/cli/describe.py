@@ -314,7 +314,7 @@ def _print_decision(console: Console, decision: Decision, at: At) -> None:
         + ")[/]",
     )
     _print_facts(console, [(name, escape(text)) for name, text in _reasons(decision, at)])
-    if not decision.candidates and not decision.masked:
+    if not decision.candidates and not decision.masked and not decision.masked_groups:
         return
     table = plain_table(
         "",
@@ -339,6 +339,11 @@ def _print_decision(console: Console, decision: Decision, at: At) -> None:
     for masked in decision.masked:
         out = (f"[dim]{escape(text)}[/]" for text in (masked.gpu_id or "any", masked.gpu_model))
         table.add_row("", *out, "", "", escape(masked.reason))
+    for group in () if decision.masked else decision.masked_groups:
+        count = f"{group.gpu_count} GPU{'s' if group.gpu_count > 1 else ''}"
+        others = ", ..." if group.gpu_count > len(group.example_gpu_ids) else ""
+        names = f"{', '.join(group.example_gpu_ids)}{others}"
+        table.add_row("", f"[dim]{count}[/]", "", "", "", escape(f"{group.reason}: {names}"))
     console.print(table)
 
 
@@ -353,6 +358,17 @@ def _reasons(decision: Decision, at: At) -> list[tuple[str, str]]:
         lines.append(("runner-up", f"{what}, score {second.score:.3g}"))
     if decision.hold_score is not None:
         lines.append(("to hold", f"score {decision.hold_score:.3g}"))
+    if decision.base_choice is not None:
+        base, margin = decision.base_choice, decision.margin
+        what = f"{base.job_id} on {placement_text(base.placement)}" if base.job_id else "to start nothing"
+        score = "" if base.score is None else f", score {base.score:.3g}"
+        gate = "" if margin is None else f"; another needs {margin:.3g} more at least"
+        lines.append(("its base", f"{what}{score}{gate}"))
+    if decision.prediction is not None and decision.prediction.interval_coverage:
+        told = decision.prediction
+        between = f"{render.seconds(told.low_s)} .. {render.seconds(told.high_s)}"
+        share = render.percent(told.interval_coverage)
+        lines.append(("predicted", f"{render.seconds(told.median_s)}, {between} ({share})"))
     if decision.shadow is not None:
         shadow = decision.shadow
         started = f"would have started {shadow.job_id} on {placement_text(shadow.placement)}"

@@ -23,10 +23,16 @@ from adlro.client.transport import NO_ANSWER
 from adlro.kit.credentials import Credentials
 from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
 from adlro.records.decisions import (
+    BaseChoice,
     Candidate,
     Decision,
     DecisionBasis,
+    DecisionFilter,
+    DecisionPair,
+    DecisionPrediction,
+    DecisionView,
     MaskedCandidate,
+    MaskedGroup,
     RunnerUp,
     ShadowDecision,
 )
@@ -75,6 +81,7 @@ __all__ = [
     "NO_ANSWER",
     "AsyncClient",
     "AttemptRef",
+    "BaseChoice",
     "Candidate",
     "Client",
     "Clock",
@@ -86,6 +93,10 @@ __all__ = [
     "Credentials",
     "Decision",
     "DecisionBasis",
+    "DecisionFilter",
+    "DecisionPair",
+    "DecisionPrediction",
+    "DecisionView",
     "EndReason",
     "Endpoints",
     "Evidence",
@@ -107,6 +118,7 @@ __all__ = [
     "LogChunk",
     "LogStream",
     "MaskedCandidate",
+    "MaskedGroup",
     "Metric",
     "MetricColumn",
     "MixDrift",

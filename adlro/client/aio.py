@@ -34,7 +34,7 @@ from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput, U
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
 from adlro.records.cluster import Cluster
-from adlro.records.decisions import Decision
+from adlro.records.decisions import Decision, DecisionFilter, DecisionView
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.records.matrices import ClusterState, Telemetry
@@ -310,10 +310,41 @@ class AsyncClient:
         """Returns the decision that placed a job, or the reason of its wait; or one decision by its id."""
         return await self._run(calls.explain(job_id, decision_id))
 
-    async def watch_decisions(self, history: int = 0) -> AsyncIterator[Decision]:
-        """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed."""
-        async for decision in self._follow(follow_decisions(history)):
-            yield decision
+    async def watch_decisions(
+        self, history: int = 0, *, view: DecisionView = DecisionView.FULL
+    ) -> AsyncIterator[Decision]:
+        """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed.
+
+        Summaries come several at a time, at most four times a second; they cost the orchestrator little.
+        """
+        async for decisions in self._follow(follow_decisions(history, view)):
+            for decision in decisions:
+                yield decision
+
+    async def decisions(
+        self,
+        decision_filter: DecisionFilter | None = None,
+        *,
+        view: DecisionView = DecisionView.SUMMARY,
+        page_size: int = 0,
+    ) -> AsyncIterator[Decision]:
+        """Yields past decisions, the newest first; gets them in pages.
+
+        Also those of earlier processes and other instances, as far as they are kept. A decision is listed about a
+        second after it was made.
+
+        Args:
+            decision_filter: only these decisions.
+            view: FULL: with the best pairs, candidates and groups of masked GPUs, as far as these are kept.
+            page_size: decisions per call; 0: 100.
+        """
+        token = ""
+        while True:
+            page, token = await self._run(calls.decision_page(decision_filter, view, page_size, token))
+            for decision in page:
+                yield decision
+            if not token:
+                return
 
     async def drain(self, node_id: str, reason: str = "") -> tuple[str, ...]:
         """Starts no more jobs on a node; returns the jobs that still run there."""

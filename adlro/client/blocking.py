@@ -32,7 +32,7 @@ from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput, U
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
 from adlro.records.cluster import Cluster
-from adlro.records.decisions import Decision
+from adlro.records.decisions import Decision, DecisionFilter, DecisionView
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.records.matrices import ClusterState, Telemetry
@@ -304,9 +304,37 @@ class Client:
         """Returns the decision that placed a job, or the reason of its wait; or one decision by its id."""
         return self._run(calls.explain(job_id, decision_id))
 
-    def watch_decisions(self, history: int = 0) -> Iterator[Decision]:
-        """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed."""
-        yield from self._follow(follow_decisions(history))
+    def watch_decisions(self, history: int = 0, *, view: DecisionView = DecisionView.FULL) -> Iterator[Decision]:
+        """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed.
+
+        Summaries come several at a time, at most four times a second; they cost the orchestrator little.
+        """
+        for decisions in self._follow(follow_decisions(history, view)):
+            yield from decisions
+
+    def decisions(
+        self,
+        decision_filter: DecisionFilter | None = None,
+        *,
+        view: DecisionView = DecisionView.SUMMARY,
+        page_size: int = 0,
+    ) -> Iterator[Decision]:
+        """Yields past decisions, the newest first; gets them in pages.
+
+        Also those of earlier processes and other instances, as far as they are kept. A decision is listed about a
+        second after it was made.
+
+        Args:
+            decision_filter: only these decisions.
+            view: FULL: with the best pairs, candidates and groups of masked GPUs, as far as these are kept.
+            page_size: decisions per call; 0: 100.
+        """
+        token = ""
+        while True:
+            page, token = self._run(calls.decision_page(decision_filter, view, page_size, token))
+            yield from page
+            if not token:
+                return
 
     def drain(self, node_id: str, reason: str = "") -> tuple[str, ...]:
         """Starts no more jobs on a node; returns the jobs that still run there."""

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from adlro.client.endpoints import ServiceName
 from adlro.records.cluster import Cluster
-from adlro.records.decisions import Decision
+from adlro.records.decisions import Decision, DecisionFilter, DecisionView
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.matrices import ClusterState, Telemetry
@@ -40,6 +40,7 @@ from adlro.wire import (
     clock_from_proto,
     cluster_from_proto,
     cluster_state_from_proto,
+    decision_filter_to_proto,
     decision_from_proto,
     description_from_proto,
     filter_to_proto,
@@ -272,6 +273,22 @@ def explain(job_id: str | None, decision_id: str | None) -> Call[Decision]:
         if decision_id is not None
         else orchestrator_service_pb2.ExplainDecisionRequest(job_id=job_id or ""),
         lambda answer: decision_from_proto(answer.decision),
+    )
+
+
+def decision_page(
+    decision_filter: DecisionFilter | None, view: DecisionView, page_size: int, page_token: str
+) -> Call[tuple[list[Decision], str]]:
+    """ListDecisions: one page and the token of the next, empty at the end."""
+    return _orchestrator(
+        "ListDecisions",
+        orchestrator_service_pb2.ListDecisionsRequest(
+            filter=None if decision_filter is None else decision_filter_to_proto(decision_filter),
+            page_size=page_size,
+            page_token=page_token,
+            view=int(view),  # type: ignore[arg-type]  # the numbers of DecisionView
+        ),
+        lambda answer: ([decision_from_proto(each) for each in answer.decisions], str(answer.next_page_token)),
     )
 
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from adlro.client import calls
 from adlro.client.endpoints import ServiceName
 from adlro.errors import AdlroError, DeadlineExceeded, NotFound, OutOfRange, Unavailable
-from adlro.records.decisions import Decision
+from adlro.records.decisions import Decision, DecisionView
 from adlro.records.jobs import Job
 from adlro.records.matrices import ClusterState
 from adlro.records.payloads import LogChunk, LogStream
@@ -158,17 +158,22 @@ class FollowJobs(Follow[JobEvent]):
         return super().resumes_at_once(error)
 
 
-def follow_decisions(history: int) -> Follow[Decision]:
-    """WatchDecisions; past decisions are requested only once, not again after a failure."""
+def follow_decisions(history: int, view: DecisionView) -> Follow[tuple[Decision, ...]]:
+    """WatchDecisions, a message at a time; past decisions are requested only once, not again after a failure."""
     told = False
 
     def request() -> Message:
-        return orchestrator_service_pb2.WatchDecisionsRequest(history=0 if told else history)
+        return orchestrator_service_pb2.WatchDecisionsRequest(
+            history=0 if told else history,
+            view=int(view),  # type: ignore[arg-type]  # the numbers of DecisionView
+        )
 
-    def read(message: Any) -> Decision:
+    def read(message: Any) -> tuple[Decision, ...]:
         nonlocal told
         told = True
-        return decision_from_proto(message.decision)
+        # A server of an older version knows no views, and sends all of one decision.
+        alone = [message.decision] if message.HasField("decision") else []
+        return tuple([decision_from_proto(each) for each in (*alone, *message.decisions)])
 
     return Follow(
         ServiceName.ORCHESTRATOR,

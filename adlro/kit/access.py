@@ -48,6 +48,7 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.OrchestratorService/SetShadowPolicy": _OPERATORS,
     "/adlro.v1.OrchestratorService/ExplainDecision": _READERS,
     "/adlro.v1.OrchestratorService/WatchDecisions": _READERS,
+    "/adlro.v1.OrchestratorService/ListDecisions": _READERS,
     "/adlro.v1.OrchestratorService/DrainNode": _OPERATORS,
     "/adlro.v1.OrchestratorService/UndrainNode": _OPERATORS,
     "/adlro.v1.ClusterService/DescribeCluster": _READERS,

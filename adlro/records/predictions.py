@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adlro.records.jobs import JobSpec
 
@@ -73,6 +75,20 @@ class RuntimePrediction:
     def spread_s(self) -> float | None:
         """The median runtime on more nodes than needed; None: a job of one GPU."""
         return None if self.spread_speed is None else self.median_s / self.spread_speed
+
+
+class PredictedInterval(NamedTuple):
+    """The interval of a job's predicted runtime on each of M GPU models.
+
+    Attributes:
+        low_s, high_s: M each; the runtime is between them with probability `coverage`.
+        basis: of the prediction; None: not reported.
+    """
+
+    low_s: Sequence[float]
+    high_s: Sequence[float]
+    coverage: float
+    basis: PredictionBasis | None
 
 
 @dataclass(frozen=True, slots=True)

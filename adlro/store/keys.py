@@ -34,13 +34,16 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:orchestrator:policy             string  O   O   the name of the policy that was set
     adlro:orchestrator:shadow             string  O   O   the name of the policy in its shadow; empty: none
     adlro:orchestrator:drained            hash    O   O   node id -> why nothing starts there
+    adlro:orchestrator:decisions          stream  O   O   entry `3-17` of decision d-3-17: m = DecisionStreamEntry, a
+                                                          summary; the oldest entries go
+    adlro:orchestrator:explanations       stream  O   O   the same, with all that is kept of a decision; fewer of them
     adlro:clusters                        hash    I   ID  cluster -> Cluster
     adlro:current_cluster                 string  I   ID  the cluster that was described last; who names none means
                                                           that one
     adlro:telemetry:<cluster>             stream  I   ID  m = TelemetryStreamEntry; the oldest entries go
     adlro:telemetry:latest:<cluster>      hash    I   ID  source -> NormalizedBlock of one sample time
     adlro:telemetry:latest_time:<cluster> hash    I   I   source -> that time, unix seconds
-    adlro:page_secret                     string  I   I   the key that page tokens are signed with: of all replicas
+    adlro:page_secret                     string  IO  IO  the key that page tokens are signed with: of all replicas
     adlro:cluster:<cluster>:side          hash    C   C   incarnation, revision, acknowledged, token, lost, note,
                                                           m = Cluster; term, write = which process wrote it, and its
                                                           how manieth time
@@ -82,6 +85,8 @@ LEASE = "adlro:orchestrator:lease"
 POLICY = "adlro:orchestrator:policy"
 SHADOW = "adlro:orchestrator:shadow"
 DRAINED = "adlro:orchestrator:drained"
+DECISIONS = "adlro:orchestrator:decisions"
+EXPLANATIONS = "adlro:orchestrator:explanations"
 CLUSTERS = "adlro:clusters"
 CURRENT_CLUSTER = "adlro:current_cluster"
 PAGE_SECRET = "adlro:page_secret"

@@ -3,6 +3,7 @@
 isort:skip_file
 Served by orchestrator: policies, decisions with their reasons, drains."""
 
+from adlro.v1 import decompose_service_pb2 as _decompose_service_pb2
 from adlro.v1 import job_pb2 as _job_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
 from collections import abc as _abc
@@ -62,6 +63,30 @@ DECISION_BASIS_LATE: DecisionBasis.ValueType  # 6
 DECISION_BASIS_MISSING: DecisionBasis.ValueType  # 7
 """or the policy has no checkpoint."""
 Global___DecisionBasis: _TypeAlias = DecisionBasis  # noqa: Y015
+
+class _DecisionView:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DecisionViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DecisionView.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DECISION_VIEW_UNSPECIFIED: _DecisionView.ValueType  # 0
+    """FULL."""
+    DECISION_VIEW_FULL: _DecisionView.ValueType  # 1
+    """All of it."""
+    DECISION_VIEW_SUMMARY: _DecisionView.ValueType  # 2
+    """Without candidates, masked, masked_groups and best_pairs: a few hundred bytes."""
+
+class DecisionView(_DecisionView, metaclass=_DecisionViewEnumTypeWrapper):
+    """What of a decision is sent."""
+
+DECISION_VIEW_UNSPECIFIED: DecisionView.ValueType  # 0
+"""FULL."""
+DECISION_VIEW_FULL: DecisionView.ValueType  # 1
+"""All of it."""
+DECISION_VIEW_SUMMARY: DecisionView.ValueType  # 2
+"""Without candidates, masked, masked_groups and best_pairs: a few hundred bytes."""
+Global___DecisionView: _TypeAlias = DecisionView  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
@@ -580,8 +605,15 @@ class Decision(_message.Message):
     PLACEMENT_FIELD_NUMBER: _builtins.int
     RESERVATION_FIELD_NUMBER: _builtins.int
     PREEMPTS_FIELD_NUMBER: _builtins.int
+    MASKED_GROUPS_FIELD_NUMBER: _builtins.int
+    BEST_PAIRS_FIELD_NUMBER: _builtins.int
+    BASE_CHOICE_FIELD_NUMBER: _builtins.int
+    MARGIN_FIELD_NUMBER: _builtins.int
+    PREDICTION_FIELD_NUMBER: _builtins.int
     decision_id: _builtins.str
-    """Such as "d-17"; empty in the explanation of a job that is not placed."""
+    """"d-<fencing token of the lease>-<number>", such as "d-3-17": no later process gives it to another decision. Empty in
+    the explanation of a job that is not placed.
+    """
     job_id: _builtins.str
     gpu_id: _builtins.str
     """Empty: not placed."""
@@ -603,6 +635,8 @@ class Decision(_message.Message):
     """The policy's score of a hold, if it has one."""
     deciding_policy: _builtins.str
     """The decider: `policy`, or hold_greedy_fixed instead."""
+    margin: _builtins.float
+    """What the value of another start must exceed that of base_choice by, at least, to replace it. Not set: no margin."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Best first; the first is the chosen GPU if the job was placed."""
@@ -629,6 +663,22 @@ class Decision(_message.Message):
     def preempts(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.AttemptRef]:
         """The attempts of other jobs that are stopped to make room."""
 
+    @_builtins.property
+    def masked_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___MaskedGroup]:
+        """The excluded GPUs by reason."""
+
+    @_builtins.property
+    def best_pairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionPair]:
+        """The 32 best pairs of a waiting job and GPUs for it, of all jobs that were looked at, best first."""
+
+    @_builtins.property
+    def base_choice(self) -> Global___BaseChoice:
+        """The choice of the policy's base, such as hold_greedy_fixed for dqn. Not set: the policy has none."""
+
+    @_builtins.property
+    def prediction(self) -> Global___DecisionPrediction:
+        """The runtime that was expected when the decision was made. Not set: not placed."""
+
     def __init__(
         self,
         *,
@@ -653,16 +703,169 @@ class Decision(_message.Message):
         placement: _placement_pb2.Placement | None = ...,
         reservation: _job_pb2.JobReservation | None = ...,
         preempts: _abc.Iterable[_job_pb2.AttemptRef] | None = ...,
+        masked_groups: _abc.Iterable[Global___MaskedGroup] | None = ...,
+        best_pairs: _abc.Iterable[Global___DecisionPair] | None = ...,
+        base_choice: Global___BaseChoice | None = ...,
+        margin: _builtins.float | None = ...,
+        prediction: Global___DecisionPrediction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "hold_score", b"hold_score", "placement", b"placement", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "_margin", b"_margin", "base_choice", b"base_choice", "hold_score", b"hold_score", "margin", b"margin", "placement", b"placement", "prediction", b"prediction", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "attempt", b"attempt", "basis", b"basis", "basis_text", b"basis_text", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "masked", b"masked", "placement", b"placement", "policy", b"policy", "policy_version", b"policy_version", "preempts", b"preempts", "queue_length", b"queue_length", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score", "_margin", b"_margin", "attempt", b"attempt", "base_choice", b"base_choice", "basis", b"basis", "basis_text", b"basis_text", "best_pairs", b"best_pairs", "candidates", b"candidates", "deciding_policy", b"deciding_policy", "decision_id", b"decision_id", "decision_us", b"decision_us", "gpu_id", b"gpu_id", "hold_score", b"hold_score", "job_id", b"job_id", "margin", b"margin", "masked", b"masked", "masked_groups", b"masked_groups", "placement", b"placement", "policy", b"policy", "policy_version", b"policy_version", "prediction", b"prediction", "preempts", b"preempts", "queue_length", b"queue_length", "reservation", b"reservation", "runner_up", b"runner_up", "shadow", b"shadow", "summary", b"summary", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_score: _TypeAlias = _typing.Literal["hold_score"]  # noqa: Y015
     _WhichOneofArgType__hold_score: _TypeAlias = _typing.Literal["_hold_score", b"_hold_score"]  # noqa: Y015
+    _WhichOneofReturnType__margin: _TypeAlias = _typing.Literal["margin"]  # noqa: Y015
+    _WhichOneofArgType__margin: _TypeAlias = _typing.Literal["_margin", b"_margin"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_score) -> _WhichOneofReturnType__hold_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__margin) -> _WhichOneofReturnType__margin | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class MaskedGroup(_message.Message):
+    """GPUs that are excluded for one reason."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    EXAMPLE_GPU_IDS_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Such as "busy with other jobs"."""
+    gpu_count: _builtins.int
+    """At least 1. For a job of several GPUs: GPUs of the sets, or of the models, that are excluded."""
+    @_builtins.property
+    def example_gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The first three."""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        gpu_count: _builtins.int = ...,
+        example_gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["example_gpu_ids", b"example_gpu_ids", "gpu_count", b"gpu_count", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MaskedGroup: _TypeAlias = MaskedGroup  # noqa: Y015
+
+@_typing.final
+class DecisionPair(_message.Message):
+    """A start that the policy could have chosen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    EQUAL_GPU_COUNT_FIELD_NUMBER: _builtins.int
+    EXPECTED_RUNTIME_S_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    gpu_model: _builtins.str
+    equal_gpu_count: _builtins.int
+    """GPUs of the node that are equal for the job, this one included; of a set: 1."""
+    expected_runtime_s: _builtins.float
+    score: _builtins.float
+    """As the score of a Candidate: the policy's value of the pair where it has values, otherwise its score."""
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """One GPU of several equal ones, or a set."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        gpu_model: _builtins.str = ...,
+        placement: _placement_pb2.Placement | None = ...,
+        equal_gpu_count: _builtins.int = ...,
+        expected_runtime_s: _builtins.float = ...,
+        score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["placement", b"placement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["equal_gpu_count", b"equal_gpu_count", "expected_runtime_s", b"expected_runtime_s", "gpu_model", b"gpu_model", "job_id", b"job_id", "placement", b"placement", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionPair: _TypeAlias = DecisionPair  # noqa: Y015
+
+@_typing.final
+class BaseChoice(_message.Message):
+    """What the base of the policy would have done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Empty: to hold."""
+    score: _builtins.float
+    """The policy's value of it. Not set: none."""
+    @_builtins.property
+    def placement(self) -> _placement_pb2.Placement:
+        """Not set: to hold."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        placement: _placement_pb2.Placement | None = ...,
+        score: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "placement", b"placement", "score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "job_id", b"job_id", "placement", b"placement", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
+
+Global___BaseChoice: _TypeAlias = BaseChoice  # noqa: Y015
+
+@_typing.final
+class DecisionPrediction(_message.Message):
+    """What was expected of a job when it was placed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEDIAN_S_FIELD_NUMBER: _builtins.int
+    LOW_S_FIELD_NUMBER: _builtins.int
+    HIGH_S_FIELD_NUMBER: _builtins.int
+    INTERVAL_COVERAGE_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    median_s: _builtins.float
+    """Runtime of all of the job's work on its GPUs, at their speed."""
+    low_s: _builtins.float
+    """It was expected between low_s and high_s with probability interval_coverage."""
+    high_s: _builtins.float
+    interval_coverage: _builtins.float
+    """0: there was no interval, since decompose did not answer; low_s and high_s are 0."""
+    basis: _decompose_service_pb2.PredictionBasis.ValueType
+    def __init__(
+        self,
+        *,
+        median_s: _builtins.float = ...,
+        low_s: _builtins.float = ...,
+        high_s: _builtins.float = ...,
+        interval_coverage: _builtins.float = ...,
+        basis: _decompose_service_pb2.PredictionBasis.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["basis", b"basis", "high_s", b"high_s", "interval_coverage", b"interval_coverage", "low_s", b"low_s", "median_s", b"median_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionPrediction: _TypeAlias = DecisionPrediction  # noqa: Y015
 
 @_typing.final
 class RunnerUp(_message.Message):
@@ -786,16 +989,19 @@ class WatchDecisionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HISTORY_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     history: _builtins.int
     """Number of past decisions to begin with. 0: none."""
+    view: Global___DecisionView.ValueType
     def __init__(
         self,
         *,
         history: _builtins.int = ...,
+        view: Global___DecisionView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["history", b"history", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -806,20 +1012,138 @@ class WatchDecisionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    MISSED_COUNT_FIELD_NUMBER: _builtins.int
+    missed_count: _builtins.int
+    """New decisions that this watcher does not get, since it has read too slowly."""
     @_builtins.property
-    def decision(self) -> Global___Decision: ...
+    def decision(self) -> Global___Decision:
+        """View FULL: one decision."""
+
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
+        """View SUMMARY: the decisions since the last message, in order. At most four messages a second."""
+
     def __init__(
         self,
         *,
         decision: Global___Decision | None = ...,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+        missed_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "decisions", b"decisions", "missed_count", b"missed_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchDecisionsResponse: _TypeAlias = WatchDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class DecisionFilter(_message.Message):
+    """A decision matches if it matches every set field."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_S_FIELD_NUMBER: _builtins.int
+    TO_S_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    GPU_ID_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    DIFFERS_ONLY_FIELD_NUMBER: _builtins.int
+    from_s: _builtins.float
+    """Cluster time: decisions from from_s on, and before to_s."""
+    to_s: _builtins.float
+    job_id: _builtins.str
+    """Of this job."""
+    gpu_id: _builtins.str
+    """That use this GPU."""
+    basis: Global___DecisionBasis.ValueType
+    """Of this basis."""
+    differs_only: _builtins.bool
+    """In which the shadow policy decided differently."""
+    def __init__(
+        self,
+        *,
+        from_s: _builtins.float | None = ...,
+        to_s: _builtins.float | None = ...,
+        job_id: _builtins.str = ...,
+        gpu_id: _builtins.str = ...,
+        basis: Global___DecisionBasis.ValueType = ...,
+        differs_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_s", b"_from_s", "_to_s", b"_to_s", "from_s", b"from_s", "to_s", b"to_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_s", b"_from_s", "_to_s", b"_to_s", "basis", b"basis", "differs_only", b"differs_only", "from_s", b"from_s", "gpu_id", b"gpu_id", "job_id", b"job_id", "to_s", b"to_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from_s: _TypeAlias = _typing.Literal["from_s"]  # noqa: Y015
+    _WhichOneofArgType__from_s: _TypeAlias = _typing.Literal["_from_s", b"_from_s"]  # noqa: Y015
+    _WhichOneofReturnType__to_s: _TypeAlias = _typing.Literal["to_s"]  # noqa: Y015
+    _WhichOneofArgType__to_s: _TypeAlias = _typing.Literal["_to_s", b"_to_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_s) -> _WhichOneofReturnType__from_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_s) -> _WhichOneofReturnType__to_s | None: ...
+
+Global___DecisionFilter: _TypeAlias = DecisionFilter  # noqa: Y015
+
+@_typing.final
+class ListDecisionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """0: 100. More than 1000 is taken as 1000."""
+    page_token: _builtins.str
+    """Of the previous response, with the same filter."""
+    view: Global___DecisionView.ValueType
+    """FULL: `masked` is empty and `candidates` has at most 32, and of older decisions only the summary is left."""
+    @_builtins.property
+    def filter(self) -> Global___DecisionFilter: ...
+    def __init__(
+        self,
+        *,
+        filter: Global___DecisionFilter | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        view: Global___DecisionView.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsRequest: _TypeAlias = ListDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class ListDecisionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty at the end."""
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
+        """The newest first. A page may be shorter than page_size, or empty, and still have a next one, if few match."""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
 
 @_typing.final
 class DrainNodeRequest(_message.Message):

@@ -64,6 +64,11 @@ class OrchestratorServiceStub:
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchDecisionsRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchDecisionsResponse.FromString,
                 _registered_method=True)
+        self.ListDecisions = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/ListDecisions',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListDecisionsResponse.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/adlro.v1.OrchestratorService/DrainNode',
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.DrainNodeRequest.SerializeToString,
@@ -120,6 +125,14 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDecisions(self, request, context):
+        """Past decisions, the newest first, also those of earlier processes and of other instances, as far as they are kept.
+        A decision is listed about a second after it was made. Standbys answer as well.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """Starts no more jobs on a node; running jobs run on.
         """
@@ -165,6 +178,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.WatchDecisions,
                     request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchDecisionsRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchDecisionsResponse.SerializeToString,
+            ),
+            'ListDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecisions,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListDecisionsResponse.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -339,6 +357,33 @@ class OrchestratorService:
             '/adlro.v1.OrchestratorService/WatchDecisions',
             adlro_dot_v1_dot_orchestrator__service__pb2.WatchDecisionsRequest.SerializeToString,
             adlro_dot_v1_dot_orchestrator__service__pb2.WatchDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/ListDecisions',
+            adlro_dot_v1_dot_orchestrator__service__pb2.ListDecisionsRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.ListDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class OrchestratorServiceStub:
     """The reason of a job's placement, or the reason why it waits."""
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchDecisionsRequest, _orchestrator_service_pb2.WatchDecisionsResponse]
     """Decisions as they are made."""
+    ListDecisions: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListDecisionsRequest, _orchestrator_service_pb2.ListDecisionsResponse]
+    """Past decisions, the newest first, also those of earlier processes and of other instances, as far as they are kept.
+    A decision is listed about a second after it was made. Standbys answer as well.
+    """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DrainNodeRequest, _orchestrator_service_pb2.DrainNodeResponse]
     """Starts no more jobs on a node; running jobs run on."""
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UndrainNodeRequest, _orchestrator_service_pb2.UndrainNodeResponse]
@@ -62,6 +66,10 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """The reason of a job's placement, or the reason why it waits."""
     WatchDecisions: _aio.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchDecisionsRequest, _orchestrator_service_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
     """Decisions as they are made."""
+    ListDecisions: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListDecisionsRequest, _orchestrator_service_pb2.ListDecisionsResponse]  # type: ignore[assignment]
+    """Past decisions, the newest first, also those of earlier processes and of other instances, as far as they are kept.
+    A decision is listed about a second after it was made. Standbys answer as well.
+    """
     DrainNode: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DrainNodeRequest, _orchestrator_service_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """Starts no more jobs on a node; running jobs run on."""
     UndrainNode: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UndrainNodeRequest, _orchestrator_service_pb2.UndrainNodeResponse]  # type: ignore[assignment]
@@ -114,6 +122,16 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_service_pb2.WatchDecisionsResponse], _abc.AsyncIterator[_orchestrator_service_pb2.WatchDecisionsResponse]]:
         """Decisions as they are made."""
+
+    @_abc_1.abstractmethod
+    def ListDecisions(
+        self,
+        request: _orchestrator_service_pb2.ListDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListDecisionsResponse, _abc.Awaitable[_orchestrator_service_pb2.ListDecisionsResponse]]:
+        """Past decisions, the newest first, also those of earlier processes and of other instances, as far as they are kept.
+        A decision is listed about a second after it was made. Standbys answer as well.
+        """
 
     @_abc_1.abstractmethod
     def DrainNode(

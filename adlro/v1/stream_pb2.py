@@ -23,28 +23,31 @@ _sym_db = _symbol_database.Default()
 
 
 from adlro.v1 import job_pb2 as adlro_dot_v1_dot_job__pb2
+from adlro.v1 import orchestrator_service_pb2 as adlro_dot_v1_dot_orchestrator__service__pb2
 from adlro.v1 import placement_pb2 as adlro_dot_v1_dot_placement__pb2
 from adlro.v1 import sharing_pb2 as adlro_dot_v1_dot_sharing__pb2
 from adlro.v1 import telemetry_pb2 as adlro_dot_v1_dot_telemetry__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61\x64lro/v1/stream.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a\x18\x61\x64lro/v1/placement.proto\x1a\x16\x61\x64lro/v1/sharing.proto\x1a\x18\x61\x64lro/v1/telemetry.proto\"Q\n\x0eJobStreamEntry\x12#\n\x06\x63hange\x18\x01 \x01(\x0e\x32\x13.adlro.v1.JobChange\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\"o\n\nStoppedRun\x12\x11\n\tgpu_model\x18\x01 \x01(\t\x12\x0e\n\x06spread\x18\x02 \x01(\x08\x12\x11\n\truntime_s\x18\x03 \x01(\x01\x12+\n\nneighbours\x18\x04 \x03(\x0b\x32\x17.adlro.v1.NeighbourTime\"\xcf\x02\n\x12OutcomeStreamEntry\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.adlro.v1.JobSpec\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x11\n\tgpu_model\x18\x04 \x01(\t\x12\x11\n\truntime_s\x18\x05 \x01(\x01\x12\r\n\x05\x65nd_s\x18\x06 \x01(\x01\x12\x11\n\tsucceeded\x18\x07 \x01(\x08\x12\x0f\n\x07\x63luster\x18\x08 \x01(\t\x12\x0e\n\x06\x66ormat\x18\t \x01(\x05\x12&\n\tplacement\x18\n \x01(\x0b\x32\x13.adlro.v1.Placement\x12\x0e\n\x06spread\x18\x0b \x01(\x08\x12*\n\x0cstopped_runs\x18\x0c \x03(\x0b\x32\x14.adlro.v1.StoppedRun\x12+\n\nneighbours\x18\r \x03(\x0b\x32\x17.adlro.v1.NeighbourTime\"P\n\x14TelemetryStreamEntry\x12(\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x19.adlro.v1.NormalizedBlock\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\x05\"\x8a\x03\n\rAttemptRecord\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x1f\n\x04spec\x18\x04 \x01(\x0b\x32\x11.adlro.v1.JobSpec\x12\x0f\n\x07start_s\x18\x05 \x01(\x01\x12\x16\n\x0estart_revision\x18\x06 \x01(\x03\x12\x0c\n\x04runs\x18\x07 \x01(\x08\x12\x14\n\x0c\x65nd_revision\x18\x08 \x01(\x03\x12\x12\n\nstop_asked\x18\t \x01(\x08\x12\x0c\n\x04note\x18\n \x01(\t\x12\x0e\n\x06\x66ormat\x18\x0b \x01(\x05\x12&\n\tplacement\x18\x0c \x01(\x0b\x32\x13.adlro.v1.Placement\x12&\n\x08preempts\x18\r \x03(\x0b\x32\x14.adlro.v1.AttemptRef\x12\x1c\n\x0fremaining_ratio\x18\x0e \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07resumes\x18\x0f \x01(\x08\x12\x15\n\rpreempt_asked\x18\x10 \x01(\x08\x42\x12\n\x10_remaining_ratio*x\n\tJobChange\x12\x1a\n\x16JOB_CHANGE_UNSPECIFIED\x10\x00\x12\x18\n\x14JOB_CHANGE_SUBMITTED\x10\x01\x12\x1f\n\x1bJOB_CHANGE_CANCEL_REQUESTED\x10\x02\x12\x14\n\x10JOB_CHANGE_MOVED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61\x64lro/v1/stream.proto\x12\x08\x61\x64lro.v1\x1a\x12\x61\x64lro/v1/job.proto\x1a#adlro/v1/orchestrator_service.proto\x1a\x18\x61\x64lro/v1/placement.proto\x1a\x16\x61\x64lro/v1/sharing.proto\x1a\x18\x61\x64lro/v1/telemetry.proto\"Q\n\x0eJobStreamEntry\x12#\n\x06\x63hange\x18\x01 \x01(\x0e\x32\x13.adlro.v1.JobChange\x12\x1a\n\x03job\x18\x02 \x01(\x0b\x32\r.adlro.v1.Job\"o\n\nStoppedRun\x12\x11\n\tgpu_model\x18\x01 \x01(\t\x12\x0e\n\x06spread\x18\x02 \x01(\x08\x12\x11\n\truntime_s\x18\x03 \x01(\x01\x12+\n\nneighbours\x18\x04 \x03(\x0b\x32\x17.adlro.v1.NeighbourTime\"\xcf\x02\n\x12OutcomeStreamEntry\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1f\n\x04spec\x18\x02 \x01(\x0b\x32\x11.adlro.v1.JobSpec\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x11\n\tgpu_model\x18\x04 \x01(\t\x12\x11\n\truntime_s\x18\x05 \x01(\x01\x12\r\n\x05\x65nd_s\x18\x06 \x01(\x01\x12\x11\n\tsucceeded\x18\x07 \x01(\x08\x12\x0f\n\x07\x63luster\x18\x08 \x01(\t\x12\x0e\n\x06\x66ormat\x18\t \x01(\x05\x12&\n\tplacement\x18\n \x01(\x0b\x32\x13.adlro.v1.Placement\x12\x0e\n\x06spread\x18\x0b \x01(\x08\x12*\n\x0cstopped_runs\x18\x0c \x03(\x0b\x32\x14.adlro.v1.StoppedRun\x12+\n\nneighbours\x18\r \x03(\x0b\x32\x17.adlro.v1.NeighbourTime\"P\n\x14TelemetryStreamEntry\x12(\n\x05\x62lock\x18\x01 \x01(\x0b\x32\x19.adlro.v1.NormalizedBlock\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\x05\"\x8a\x03\n\rAttemptRecord\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06gpu_id\x18\x03 \x01(\t\x12\x1f\n\x04spec\x18\x04 \x01(\x0b\x32\x11.adlro.v1.JobSpec\x12\x0f\n\x07start_s\x18\x05 \x01(\x01\x12\x16\n\x0estart_revision\x18\x06 \x01(\x03\x12\x0c\n\x04runs\x18\x07 \x01(\x08\x12\x14\n\x0c\x65nd_revision\x18\x08 \x01(\x03\x12\x12\n\nstop_asked\x18\t \x01(\x08\x12\x0c\n\x04note\x18\n \x01(\t\x12\x0e\n\x06\x66ormat\x18\x0b \x01(\x05\x12&\n\tplacement\x18\x0c \x01(\x0b\x32\x13.adlro.v1.Placement\x12&\n\x08preempts\x18\r \x03(\x0b\x32\x14.adlro.v1.AttemptRef\x12\x1c\n\x0fremaining_ratio\x18\x0e \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07resumes\x18\x0f \x01(\x08\x12\x15\n\rpreempt_asked\x18\x10 \x01(\x08\x42\x12\n\x10_remaining_ratio\"K\n\x13\x44\x65\x63isionStreamEntry\x12$\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x12.adlro.v1.Decision\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\x05*x\n\tJobChange\x12\x1a\n\x16JOB_CHANGE_UNSPECIFIED\x10\x00\x12\x18\n\x14JOB_CHANGE_SUBMITTED\x10\x01\x12\x1f\n\x1bJOB_CHANGE_CANCEL_REQUESTED\x10\x02\x12\x14\n\x10JOB_CHANGE_MOVED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'adlro.v1.stream_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBCHANGE']._serialized_start=1144
-  _globals['_JOBCHANGE']._serialized_end=1264
-  _globals['_JOBSTREAMENTRY']._serialized_start=131
-  _globals['_JOBSTREAMENTRY']._serialized_end=212
-  _globals['_STOPPEDRUN']._serialized_start=214
-  _globals['_STOPPEDRUN']._serialized_end=325
-  _globals['_OUTCOMESTREAMENTRY']._serialized_start=328
-  _globals['_OUTCOMESTREAMENTRY']._serialized_end=663
-  _globals['_TELEMETRYSTREAMENTRY']._serialized_start=665
-  _globals['_TELEMETRYSTREAMENTRY']._serialized_end=745
-  _globals['_ATTEMPTRECORD']._serialized_start=748
-  _globals['_ATTEMPTRECORD']._serialized_end=1142
+  _globals['_JOBCHANGE']._serialized_start=1258
+  _globals['_JOBCHANGE']._serialized_end=1378
+  _globals['_JOBSTREAMENTRY']._serialized_start=168
+  _globals['_JOBSTREAMENTRY']._serialized_end=249
+  _globals['_STOPPEDRUN']._serialized_start=251
+  _globals['_STOPPEDRUN']._serialized_end=362
+  _globals['_OUTCOMESTREAMENTRY']._serialized_start=365
+  _globals['_OUTCOMESTREAMENTRY']._serialized_end=700
+  _globals['_TELEMETRYSTREAMENTRY']._serialized_start=702
+  _globals['_TELEMETRYSTREAMENTRY']._serialized_end=782
+  _globals['_ATTEMPTRECORD']._serialized_start=785
+  _globals['_ATTEMPTRECORD']._serialized_end=1179
+  _globals['_DECISIONSTREAMENTRY']._serialized_start=1181
+  _globals['_DECISIONSTREAMENTRY']._serialized_end=1256
 # @@protoc_insertion_point(module_scope)

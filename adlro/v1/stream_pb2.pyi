@@ -4,6 +4,7 @@ isort:skip_file
 Messages in Redis: each is serialised in the field "m" of a stream's entry, or as the value of a hash's field."""
 
 from adlro.v1 import job_pb2 as _job_pb2
+from adlro.v1 import orchestrator_service_pb2 as _orchestrator_service_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
 from adlro.v1 import sharing_pb2 as _sharing_pb2
 from adlro.v1 import telemetry_pb2 as _telemetry_pb2
@@ -291,3 +292,31 @@ class AttemptRecord(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_ratio) -> _WhichOneofReturnType__remaining_ratio | None: ...
 
 Global___AttemptRecord: _TypeAlias = AttemptRecord  # noqa: Y015
+
+@_typing.final
+class DecisionStreamEntry(_message.Message):
+    """An entry of the streams adlro:orchestrator:decisions (view SUMMARY) and adlro:orchestrator:explanations (view FULL,
+    without `masked` and with at most 32 candidates); the id of the entry of decision d-3-17 is "3-17".
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    format: _builtins.int
+    """As in OutcomeStreamEntry."""
+    @_builtins.property
+    def decision(self) -> _orchestrator_service_pb2.Decision: ...
+    def __init__(
+        self,
+        *,
+        decision: _orchestrator_service_pb2.Decision | None = ...,
+        format: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "format", b"format"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionStreamEntry: _TypeAlias = DecisionStreamEntry  # noqa: Y015

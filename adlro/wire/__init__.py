@@ -15,6 +15,10 @@ from adlro.wire.clusters import (
     description_to_proto,
 )
 from adlro.wire.decisions import (
+    decision_entry_from_bytes,
+    decision_entry_to_bytes,
+    decision_filter_from_proto,
+    decision_filter_to_proto,
     decision_from_proto,
     decision_to_proto,
     policy_from_proto,
@@ -94,6 +98,10 @@ __all__ = [
     "cluster_state_from_proto",
     "cluster_state_to_proto",
     "cluster_to_proto",
+    "decision_entry_from_bytes",
+    "decision_entry_to_bytes",
+    "decision_filter_from_proto",
+    "decision_filter_to_proto",
     "decision_from_proto",
     "decision_to_proto",
     "description_from_proto",

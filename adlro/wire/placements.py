@@ -71,3 +71,13 @@ PLACEMENT = Part(
     write={"gpu_id": lambda placement: placement.gpu_id, "placement": placement_to_proto}, read=placement_from_proto
 )
 """For a record with a field `placement`."""
+
+PLACEMENT_ALONE = Part(
+    write={"placement": placement_to_proto},
+    read=lambda message: (
+        Placement(tuple([GpuShare(each.gpu_id, each.share) for each in message.placement.gpus]))
+        if message.placement.gpus
+        else NOWHERE
+    ),
+)
+"""The same for a message without the first GPU beside the placement."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from adlro.records.jobs import Job
 from adlro.records.payloads import Payload
 from adlro.records.watching import JobFilter
-from adlro.services.ingest.pages import PageTokens
 from adlro.store import JobStore
+from adlro.store.pages import PageTokens
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000

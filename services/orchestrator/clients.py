@@ -21,6 +21,7 @@ from adlro.placement import Placement
 from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import AttemptRef, JobSpec
 from adlro.records.outcomes import ApplicationSize
+from adlro.records.predictions import PredictedInterval, PredictionBasis
 from adlro.records.specifications import for_predictions
 from adlro.services.orchestrator.ports import Launched, Predicted, PredictedPairs
 from adlro.v1 import (
@@ -46,6 +47,7 @@ CALL_TIMEOUT_S = 10.0
 PAIRS_AT_A_TIME = 2000
 # A service of an older version reports no state, one of a newer version perhaps a state unknown here.
 _ATTEMPT_STATES = frozenset(int(state) for state in AttemptState)
+_PREDICTION_BASES = frozenset(int(basis) for basis in PredictionBasis)
 
 
 async def _answer(call: Awaitable[T]) -> T:
@@ -196,7 +198,15 @@ class DecomposeClient:
             restart_s = np.array(
                 [row.restart_s if row.HasField("restart_s") else math.nan for row in answer.predictions]
             )
-        return Predicted(median_s, answer.prediction_revision, answer.memory_revision, spread, spread_speed, restart_s)
+        return Predicted(
+            median_s,
+            answer.prediction_revision,
+            answer.memory_revision,
+            spread,
+            spread_speed,
+            restart_s,
+            [_interval(row.predictions) for row in answer.predictions],
+        )
 
     async def pairs(self, kinds: Sequence[ApplicationSize], gpu_models: Sequence[str]) -> PredictedPairs:
         """The kept shares of F kinds of jobs beside each other on K GPU models; in several calls for many.
@@ -246,6 +256,17 @@ class DecomposeClient:
 
 
 _quantile = functools.lru_cache(maxsize=64)(quantile)  # decompose's intervals have one coverage
+
+
+def _interval(predictions: Sequence[decompose_service_pb2.RuntimePrediction]) -> PredictedInterval:
+    """The intervals of one job's predictions; coverage and basis are those of the first, which all have."""
+    first = predictions[0] if predictions else decompose_service_pb2.RuntimePrediction()
+    return PredictedInterval(
+        [each.low_s for each in predictions],
+        [each.high_s for each in predictions],
+        first.interval_coverage,
+        PredictionBasis(first.basis) if first.basis in _PREDICTION_BASES else None,
+    )
 
 
 def _spread(predictions: Sequence[decompose_service_pb2.RuntimePrediction]) -> float:

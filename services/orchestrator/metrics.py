@@ -114,6 +114,13 @@ class OrchestratorMetrics:
         self.checkpoints = Counter("adlro_orchestrator_checkpoints", "checkpoints read", ["outcome"], registry=registry)
         for outcome in ("loaded", "refused"):
             self.checkpoints.labels(outcome)
+        self.stored_decisions = Counter(
+            "adlro_orchestrator_stored_decisions", "decisions written to the store", registry=registry
+        )
+        self.unstored_decisions = Counter(
+            "adlro_orchestrator_unstored_decisions", "decisions that were not written to the store", ["cause"],
+            registry=registry,
+        )  # fmt: skip
         self.shadow_decisions = Counter(
             "adlro_orchestrator_shadow_decisions",
             "decisions shown to the policy in the shadow",
@@ -128,6 +135,19 @@ class OrchestratorMetrics:
     def count_checkpoint(self, used: bool) -> None:
         """Counts a checkpoint that was read."""
         self.checkpoints.labels("loaded" if used else "refused").inc()
+
+    def declare_unstored_causes(self, causes: Iterable[str]) -> None:
+        """Creates each cause's series, so that rate() works from its first decision on."""
+        for cause in causes:
+            self.unstored_decisions.labels(cause)
+
+    def count_stored(self, count: int) -> None:
+        """Counts decisions that were written to the store."""
+        self.stored_decisions.inc(count)
+
+    def count_unstored(self, cause: str, count: int) -> None:
+        """Counts decisions that were not."""
+        self.unstored_decisions.labels(cause).inc(count)
 
     def declare_shadow_outcomes(self, outcomes: Iterable[str]) -> None:
         """Creates each outcome's series, so that rate() works from its first decision on."""

@@ -22,6 +22,7 @@ from adlro.records.decisions import Decision, DecisionBasis
 from adlro.records.jobs import JobReservation, JobState, PendingReason
 from adlro.records.status import OrchestratorStatus
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
+from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.lease import Lease
@@ -34,6 +35,7 @@ from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.session.session import Session, failures
 from adlro.store import JobStore, Move
+from adlro.store.decisions import DecisionStore
 from adlro.store.keys import DRAINED
 
 BACKOFF_S = (0.1, 0.2, 0.5)
@@ -62,6 +64,7 @@ class Orchestrator:
         max_attempts: lost attempts after which a job fails.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
         decisions_kept: size of the decision log.
+        stored: the decisions in the store; None: there are none.
         metrics: counters of this process.
         log: a structlog logger.
     """
@@ -80,6 +83,7 @@ class Orchestrator:
         metrics: OrchestratorMetrics,
         log: structlog.typing.FilteringBoundLogger,
         min_run_s: float | None = None,
+        stored: DecisionStore | None = None,
     ) -> None:
         self._redis: Any = redis
         self._store = store
@@ -99,6 +103,8 @@ class Orchestrator:
         self._standing_by = False
         self._outage_told = -1  # the jobs' revision up to which all waiting jobs have the outage as their reason
         self._life: asyncio.Task[None] | None = None
+        self._stored = stored
+        self.explaining = SideThread("explain decisions")
         self.choosing = PolicySelection(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
         metrics.acting.set_function(lambda: self._ready_session() is not None)
@@ -117,6 +123,7 @@ class Orchestrator:
         finally:
             following.cancel()
             self.choosing.close()
+            self.explaining.close()
             await self._give_up_lease()
 
     async def stop(self) -> None:
@@ -385,12 +392,12 @@ class Orchestrator:
             look = self.acting.guard.look
             waiting = await explain_waiting(session.ledger, self.acting.policy, look, session.now_s, job_id)
             if waiting is not None:
-                return waiting
+                return await self.explaining.run(waiting.explained)
         entry = None if session is None else session.ledger.entries.get(job_id)
         paused = entry is not None and entry.phase is Phase.PAUSED
         decision = None if paused else self.acting.decisions.of_job(job_id)
         if decision is not None:
-            return decision.explained()
+            return await self.explaining.run(decision.explained)
         job = await self._store.get(job_id)
         if job.state is JobState.PENDING:
             return Decision(
@@ -407,11 +414,34 @@ class Orchestrator:
                 attempt=0,
                 basis=DecisionBasis.POLICY,
             )
+        if self._stored is not None and not paused:
+            stored = await self._stored.newest_of_job(job_id)
+            if stored is not None:
+                return stored
         raise NotFound(
-            f"job_id: no decision about {job_id} is stored: it was made before this orchestrator started, or too many "
-            "decisions followed it",
+            f"job_id: no decision about {job_id} is stored: too many decisions followed it",
             field="job_id",
         )
+
+    async def explain_decision(self, decision_id: str) -> Decision:
+        """A decision with its reasons; of one that another process made, what is stored of it.
+
+        Raises:
+            NotFound: unknown, or no longer stored.
+            Unavailable: STANDING_BY: another instance decides.
+        """
+        self.refuse_if_standing_by()
+        made = self.acting.decisions.find(decision_id)
+        if made is not None:
+            return await self.explaining.run(made.explained)
+        stored = None if self._stored is None else await self._stored.get(decision_id)
+        if stored is None:
+            raise NotFound(
+                f"decision_id: {decision_id!r} is not known; the newest decisions are kept, and their ids are in "
+                "the answers of WatchDecisions and ListDecisions",
+                field="decision_id",
+            )
+        return stored
 
     def refuse_if_standing_by(self) -> None:
         """Refuses a request on a standby, so that the client goes to another replica.

@@ -9,6 +9,7 @@ from adlro.placement import Placement
 from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import AttemptRef, JobSpec
 from adlro.records.outcomes import ApplicationSize
+from adlro.records.predictions import PredictedInterval
 from adlro.state.observation import Floats
 
 # Reasons of a cluster's refusal of a token that is not the newest lease's.
@@ -94,6 +95,7 @@ class Predicted(NamedTuple):
             not reported; None: of no job.
         restart_s: (J,) seconds that each start of a job after a stop takes before its work goes on; nan: not reported;
             None: of no job.
+        intervals: J, by job; None: not reported.
     """
 
     median_s: Floats
@@ -102,6 +104,7 @@ class Predicted(NamedTuple):
     spread: Floats | None = None
     spread_speed: Floats | None = None
     restart_s: Floats | None = None
+    intervals: Sequence[PredictedInterval] | None = None
 
 
 class PredictedPairs(NamedTuple):

@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from prometheus_client import Gauge
 
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, connect_in_thread, watch_redis
 from adlro.kit.server import ServiceContext
+from adlro.records.decisions import DecisionView
 from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
 from adlro.services.orchestrator.deciding import checkpoint
+from adlro.services.orchestrator.deciding.decisions import Made
+from adlro.services.orchestrator.deciding.feed import SUMMARIES_TOGETHER, DecisionFeed
 from adlro.services.orchestrator.deciding.policy_selection import Choices
+from adlro.services.orchestrator.deciding.side_thread import SideThread
+from adlro.services.orchestrator.deciding.storing import CAUSES, StoringDecisions
 from adlro.services.orchestrator.explain import waits
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import RENEWALS, Lease
@@ -25,15 +31,19 @@ from adlro.services.orchestrator.ledger import warm as warm_ledger
 from adlro.services.orchestrator.metrics import OrchestratorMetrics, show_view
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.settings import OrchestratorSettings
+from adlro.store import Unreadable
+from adlro.store.decisions import DecisionStore
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from adlro.wire import decision_to_proto, policy_to_proto, status_to_proto
+from adlro.wire import decision_filter_from_proto, decision_to_proto, policy_to_proto, status_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 # Seconds between two checks whether this instance still makes the watched decisions.
 _LOOK_S = 1.0
+# Seconds that the last decisions have to be stored at the end.
+_FLUSH_S = 1.0
 
 
 class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
@@ -45,7 +55,9 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     def __init__(self, settings: OrchestratorSettings) -> None:
         self._settings = settings
         self._orchestrator: Orchestrator
-        self._draining: asyncio.Event
+        self._feed: DecisionFeed
+        self._stored: DecisionStore
+        self._storing: StoringDecisions
         self._clients: list[ClusterClient | DecomposeClient] = []
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -55,7 +67,6 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     async def start(self, context: ServiceContext) -> None:
         """Connects, then acts or stands by."""
         settings = self._settings
-        self._draining = context.draining
         # Without cached code the compilation takes seconds: now rather than in the first decision, and in a thread, so
         # that the loop handles signals.
         await asyncio.to_thread(warm)
@@ -66,6 +77,14 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         decompose = DecomposeClient(settings.decompose_address, settings.prediction_timeout_s, context.credentials)
         self._clients = [cluster, decompose]
         metrics = OrchestratorMetrics(context.registry)
+        reading = self._reading = SideThread("read decisions")
+        self._stored = DecisionStore(
+            redis,
+            reading,
+            settings.decisions_stored,
+            settings.explanations_stored,
+            Unreadable(metrics.unreadable.inc),
+        )
         self._orchestrator = Orchestrator(
             redis,
             InstrumentedStore(*self._redis, metrics),
@@ -89,7 +108,9 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             decisions_kept=settings.decisions_kept,
             metrics=metrics,
             log=context.log,
+            stored=self._stored,
         )
+        self._follow_decisions(context, metrics)
         show_view(OnLoop(self._orchestrator.view), context.registry)
         await claim_at_start(redis)
         context.spawn(watch_redis(context, redis, check=checked(redis)), "watch redis")
@@ -98,11 +119,30 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     async def stop(self) -> None:
         """Stops placing jobs, releases the lease, closes connections."""
         await self._orchestrator.stop()
+        await self._storing.flush(_FLUSH_S)
+        self._reading.close()
         for client in self._clients:
             await client.close()
         for redis in self._redis:
             await redis.aclose()
         self._of_thread.close()
+
+    def _follow_decisions(self, context: ServiceContext, metrics: OrchestratorMetrics) -> None:
+        """Tells watchers each decision, and stores it; both behind the deciding path."""
+        telling = SideThread("tell decisions")
+        self._feed = DecisionFeed(watch_message, telling, context.log)
+        self._storing = StoringDecisions(
+            self._stored, telling, metrics.count_stored, metrics.count_unstored, context.log
+        )
+        metrics.declare_unstored_causes(CAUSES)
+        watchers = Gauge(
+            "adlro_orchestrator_decision_watchers", "open WatchDecisions streams", registry=context.registry
+        )
+        watchers.set_function(lambda: self._feed.watcher_count)
+        self._orchestrator.acting.decisions.listen(self._feed.tell)
+        self._orchestrator.acting.decisions.listen(self._storing.take)
+        context.spawn(self._storing.run(), "store decisions")
+        context.spawn(self._end_watches(context.draining), "end watches")
 
     # ---- OrchestratorService
 
@@ -129,37 +169,48 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """Explains a decision, or why a job waits."""
         self._orchestrator.refuse_if_standing_by()
         if request.WhichOneof("target") == "decision_id":
-            decision = self._orchestrator.acting.decisions.get(request.decision_id).explained()
+            decision = await self._orchestrator.explain_decision(request.decision_id)
         else:
             decision = await self._orchestrator.explain_job(request.job_id)
-        return pb.ExplainDecisionResponse(decision=decision_to_proto(decision))
+        message = await self._orchestrator.explaining.run(lambda: decision_to_proto(decision))
+        return pb.ExplainDecisionResponse(decision=message)
 
-    async def WatchDecisions(
+    # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
+    async def WatchDecisions(  # type: ignore[override]
         self, request: pb.WatchDecisionsRequest, context: Context
-    ) -> AsyncIterator[pb.WatchDecisionsResponse]:
-        """Sends each new decision."""
+    ) -> AsyncIterator[bytes]:
+        """Sends each new decision; summaries several at a time."""
         self._orchestrator.refuse_if_standing_by()
-        log = self._orchestrator.acting.decisions
-        watcher = log.watch()
-        draining = asyncio.ensure_future(self._draining.wait())
-        newest = asyncio.ensure_future(watcher.get())
-        try:
-            for decision in log.last(request.history):
-                yield pb.WatchDecisionsResponse(decision=decision_to_proto(decision.explained()))
-            while True:
-                await asyncio.wait([newest, draining], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                if not newest.done():
-                    if draining.done():
-                        return
+        view = _view_of(request.view)
+        with self._feed.watch(view) as watch:
+            past = self._orchestrator.acting.decisions.last(request.history)
+            together = 1 if view is DecisionView.FULL else SUMMARIES_TOGETHER
+            for start in range(0, len(past), together):
+                yield b"".join(await self._feed.of_past(past[start : start + together], view))
+            while not watch.closed:
+                news = await watch.news(_LOOK_S)
+                if news is not None:
+                    missed = pb.WatchDecisionsResponse(missed_count=news.missed).SerializeToString()
+                    # Messages one after the other are one message, with all of their fields.
+                    yield b"".join((missed, *news.messages))
+                elif not watch.closed:
                     # Another instance decides now: the error names it, instead of a stream that stays silent.
                     self._orchestrator.refuse_if_standing_by()
-                    continue
-                yield pb.WatchDecisionsResponse(decision=decision_to_proto(newest.result().explained()))
-                newest = asyncio.ensure_future(watcher.get())
-        finally:
-            draining.cancel()
-            newest.cancel()
-            log.unwatch(watcher)
+
+    async def ListDecisions(self, request: pb.ListDecisionsRequest, context: Context) -> pb.ListDecisionsResponse:
+        """Stored decisions, newest first, a page at a time; a standby reads them as well."""
+        found, token = await self._stored.page(
+            decision_filter_from_proto(request.filter),
+            request.page_size,
+            request.page_token,
+            full=_view_of(request.view) is DecisionView.FULL,
+        )
+        decisions = await self._orchestrator.explaining.run(lambda: [decision_to_proto(each) for each in found])
+        return pb.ListDecisionsResponse(decisions=decisions, next_page_token=token)
+
+    async def _end_watches(self, draining: asyncio.Event) -> None:
+        await draining.wait()
+        self._feed.close()
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeResponse:
         """Drains a node."""
@@ -175,3 +226,17 @@ def warm() -> None:
     """Compiles the code for decisions, or loads it from numba's cache; image builds call it."""
     waits.warm(warm_ledger.warm())
     checkpoint.warm()
+
+
+def _view_of(number: int) -> DecisionView:
+    """The view of a request; not stated: all."""
+    return DecisionView.SUMMARY if number == pb.DECISION_VIEW_SUMMARY else DecisionView.FULL
+
+
+def watch_message(made: Made, view: DecisionView) -> bytes:
+    """The message of WatchDecisions about a decision."""
+    if view is DecisionView.SUMMARY:
+        message = pb.WatchDecisionsResponse(decisions=[decision_to_proto(made.summarised())])
+    else:
+        message = pb.WatchDecisionsResponse(decision=decision_to_proto(made.explained()))
+    return message.SerializeToString()

@@ -39,3 +39,7 @@ class OrchestratorSettings(ServiceSettings):
     # Without an answer from decompose in this time, declared runtimes and the speed table are used.
     prediction_timeout_s: float = Field(default=2.0, gt=0, le=60)
     decisions_kept: int = Field(default=10_000, ge=1, le=1_000_000)
+    # Decisions in the store, for ListDecisions, about: the oldest ones go. About 0.5 kB each. 0: none are stored.
+    decisions_stored: int = Field(default=50_000, ge=0, le=10_000_000)
+    # The newest of these are stored with the best pairs, candidates and reasons of exclusion. About 5 kB each.
+    explanations_stored: int = Field(default=5_000, ge=0, le=1_000_000)

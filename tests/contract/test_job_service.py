@@ -24,9 +24,9 @@ from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import ROOT, SpawnedService, spawn_service
 from adlro.placement import Placement
 from adlro.records.jobs import AttemptRef, JobAttempt, JobReservation, JobState, PendingReason
-from adlro.services.ingest.pages import encode
 from adlro.store import JobStore, Move
 from adlro.store.keys import EVENTS
+from adlro.store.pages import encode
 from adlro.v1 import job_pb2, job_service_pb2
 from adlro.wire import job_from_proto
 from tests.contract.ingest_suite import TIMEOUT_S, Ingest, ingest_here, job, stored

@@ -44,6 +44,8 @@ class Judgement:
             for that GPU alone. For a set its first GPU.
         reserve: (N,) place of the job that GPUs are kept free for from now on, -1: none; None: as before.
         busy: by cluster, a start on busy GPUs; it goes before all rows of the table.
+        base: of a single decision, the row that the policy's base chooses, or HOLD; None: it has no base.
+        margin: what the value of another start must exceed the base's by, at least, to replace it; None: no margin.
     """
 
     scores: Floats
@@ -54,6 +56,8 @@ class Judgement:
     gpu: Ints | None = None
     reserve: Ints | None = None
     busy: dict[int, BusyStart] = field(default_factory=dict)
+    base: int | None = None
+    margin: float | None = None
 
     def basis_of(self, n: int) -> DecisionBasis:
         """The basis of a cluster's decision."""

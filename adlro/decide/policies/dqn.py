@@ -244,6 +244,8 @@ def _score(margins: Margins, planes: Planes, q: Floats, q_hold: float, judgement
         best = -1
     if judgement.values is not None and judgement.hold_value is not None:
         judgement.values[planes.pair_row] = q
+        judgement.base = int(planes.pair_row[base]) if base >= 0 else HOLD
+        judgement.margin = float(margins.start)
         if may_hold:
             judgement.hold_value[0] = q_hold
     if best >= 0:

@@ -22,7 +22,6 @@ from adlro.services.ingest.clusters import ClusterRegistry
 from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.metrics import CountedStore, JobMetrics
-from adlro.services.ingest.pages import PageTokens
 from adlro.services.ingest.server import blocks
 from adlro.services.ingest.server.jobs import JobServicer, change_message
 from adlro.services.ingest.server.logs import JobLogs
@@ -32,6 +31,7 @@ from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore
 from adlro.services.ingest.watch import JobWatch
 from adlro.store import Created, NewJob, SubmitLimits
 from adlro.store.format import checked, claim_at_start
+from adlro.store.pages import PageTokens
 from adlro.v1 import cluster_pb2, job_service_pb2_grpc, telemetry_service_pb2_grpc
 from adlro.wire import check_format, cluster_from_proto, cluster_to_proto
 

@@ -10,7 +10,8 @@ from adlro.decide.policies.base import Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.records.decisions import DecisionBasis
 from adlro.records.events import Clock, ClockMode
-from adlro.services.orchestrator.deciding.decisions import FALLBACK, DecisionLog
+from adlro.services.orchestrator.deciding.decision_log import DecisionLog
+from adlro.services.orchestrator.deciding.decisions import FALLBACK
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.shadow import Shadow
 

@@ -1,9 +1,8 @@
-"""Decisions with their explanations: a bounded log, and its watchers. Plain data."""
+"""A decision as it is kept, and its explanation, which is made when somebody asks. Plain data."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,18 +10,30 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_gang import HoldGang
-from adlro.errors import NotFound
 from adlro.placement import Placement
-from adlro.records.decisions import Candidate, Decision, DecisionBasis, MaskedCandidate, RunnerUp, ShadowDecision
+from adlro.records.decisions import (
+    Candidate,
+    Decision,
+    DecisionBasis,
+    MaskedCandidate,
+    MaskedGroup,
+    RunnerUp,
+    ShadowDecision,
+)
 from adlro.records.jobs import AttemptRef, JobReservation, JobSpec
+from adlro.services.orchestrator.deciding.considered import Considered
+from adlro.services.orchestrator.deciding.masks import EXAMPLES, Mask, grouped, masks
+from adlro.services.orchestrator.deciding.masks import in_words as mask_in_words
 from adlro.services.orchestrator.deciding.sets import ScoredSet, scored_sets, why_no_set
 from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
 from adlro.services.orchestrator.ledger.transitions import in_words, jobs_in_words
-from adlro.state.observation import Floats, Observation
+from adlro.state.observation import Bools, Floats, Ints, Observation
 
 FALLBACK = HoldGang.name
+CANDIDATES_STORED = 32
+"""Candidates of a decision in the store."""
 WAIT_LIMIT = "the limit on waits"
 """The name of the limit that decides for overdue jobs, for people."""
 
@@ -54,6 +65,7 @@ class Made:
         beside: the job whose GPU it shares; empty: none. The same stands for the score then.
         share: of the chosen GPUs.
         occupancy: the occupancy before the placement.
+        considered: the best pairs of all jobs, and what else was looked at; None: not kept.
     """
 
     decision_id: str
@@ -81,6 +93,7 @@ class Made:
     preempts: tuple[AttemptRef, ...] = ()
     beside: str = ""
     share: float = 1.0
+    considered: Considered | None = None
 
     @classmethod
     def now(cls, decision_id: str, entry: Entry, policy: Policy, ledger: Ledger, time_s: float) -> Made:
@@ -138,12 +151,14 @@ class Made:
         busy_set: ScoredSet | None = None,
         preempts: tuple[AttemptRef, ...] = (),
         beside: str = "",
+        considered: Considered | None = None,
     ) -> Made:
         """A copy with a judgement's scores and values, and the chosen GPUs.
 
         Args:
             busy_set: the chosen GPUs, where some are busy; `preempts`: the attempts of jobs that are stopped for that.
             beside: the job whose GPU it shares; empty: none.
+            considered: what was looked at; None: it is not kept.
         """
         layout = self.occupancy.layout
         basis = judgement.basis_of(0)
@@ -158,6 +173,7 @@ class Made:
             runner_up=runner_up,
             preempts=preempts,
             beside=beside,
+            considered=considered,
         )
         duration_s = float(self.durations_s[gpus[0]])
         if busy_set is not None:
@@ -192,8 +208,29 @@ class Made:
 
         For a job of several GPUs: each set that it could have, and the models of which it could have none.
         """
-        layout = self.occupancy.layout
-        candidates, masked = self._candidate_gpus() if self.spec.gpu_count == 1 else self._candidate_sets()
+        single = self.spec.gpu_count == 1
+        candidates, masked, groups = self._gpus(None) if single else self._sets()
+        return self._record(candidates, masked, groups, with_pairs=True)
+
+    def stored(self) -> Decision:
+        """The same as it is stored: masked GPUs by group alone, and the first 32 candidates."""
+        single = self.spec.gpu_count == 1
+        candidates, _, groups = self._gpus(CANDIDATES_STORED) if single else self._sets()
+        return self._record(candidates[:CANDIDATES_STORED], (), groups, with_pairs=True)
+
+    def summarised(self) -> Decision:
+        """The decision without candidates, masked GPUs and pairs."""
+        return self._record((), (), (), with_pairs=False)
+
+    def _record(
+        self,
+        candidates: tuple[Candidate, ...],
+        masked: tuple[MaskedCandidate, ...],
+        groups: tuple[MaskedGroup, ...],
+        *,
+        with_pairs: bool,
+    ) -> Decision:
+        layout, seen = self.occupancy.layout, self.considered
         return Decision(
             decision_id=self.decision_id,
             job_id=self.job_id,
@@ -215,12 +252,18 @@ class Made:
             deciding_policy=self._decider,
             reservation=self.reservation,
             preempts=self.preempts,
+            masked_groups=groups,
+            best_pairs=seen.pairs(layout) if seen is not None and with_pairs else (),
+            base_choice=None if seen is None else seen.base_choice(layout),
+            margin=None if seen is None else seen.margin,
+            prediction=None if seen is None else seen.prediction,
         )
 
-    def _candidate_sets(self) -> tuple[tuple[Candidate, ...], tuple[MaskedCandidate, ...]]:
+    def _sets(self) -> tuple[tuple[Candidate, ...], tuple[MaskedCandidate, ...], tuple[MaskedGroup, ...]]:
         layout = self.occupancy.layout
         candidates: list[tuple[ScoredSet, Candidate]] = []
         masked: list[MaskedCandidate] = []
+        excluded: dict[str, list[int]] = {}
         for each in self.sets:
             model, placement = layout.model_of(each.gpus[0]), layout.placement(each.gpus)
             score = each.value if np.isfinite(each.value) else each.score
@@ -230,61 +273,116 @@ class Made:
                     "a job that has waited too long goes first" if overdue else f"{self._decider} rejects this set now"
                 )
                 masked.append(MaskedCandidate("", model, f"{in_words(placement)}: {why}"))
+                excluded.setdefault(why, []).extend(each.gpus)
                 continue
             candidates.append((each, Candidate(placement, model, each.duration_s, score, each.node_count, each.spread)))
         candidates.sort(key=lambda pair: (pair[0].gpus != self.chosen, -pair[1].score, pair[0].gpus))
         found = {layout.model_of(each.gpus[0]) for each in self.sets}
         for number, model in enumerate(layout.gpu_models):
             if model not in found:
-                masked.append(MaskedCandidate("", model, why_no_set(self.spec, self.occupancy, number)))
-        return tuple(candidate for _, candidate in candidates), tuple(masked)
+                why = why_no_set(self.spec, self.occupancy, number)
+                masked.append(MaskedCandidate("", model, why))
+                excluded.setdefault(why, []).extend(np.flatnonzero(layout.gpu_model == number).tolist())
+        groups = [self._group(why, gpus) for why, gpus in excluded.items()]
+        groups.sort(key=lambda group: -group.gpu_count)
+        return tuple(candidate for _, candidate in candidates), tuple(masked), tuple(groups)
 
-    def _candidate_gpus(self) -> tuple[tuple[Candidate, ...], tuple[MaskedCandidate, ...]]:
+    def _group(self, why: str, gpus: Sequence[int]) -> MaskedGroup:
+        different = sorted(set(gpus))
+        return MaskedGroup(
+            why, len(different), tuple([self.occupancy.layout.gpu_ids[gpu] for gpu in different[:EXAMPLES]])
+        )
+
+    def _gpus(
+        self, most: int | None
+    ) -> tuple[tuple[Candidate, ...], tuple[MaskedCandidate, ...], tuple[MaskedGroup, ...]]:
+        """The candidates, the masked GPUs, and these by group.
+
+        Args:
+            most: at most so many candidates, and no single masked GPUs; None: all.
+        """
         layout, chosen = self.occupancy.layout, self.chosen[0] if self.chosen else -1
-        candidates: list[tuple[int, Candidate]] = []
-        masked: list[MaskedCandidate] = []
-        for gpu, gpu_id in enumerate(layout.gpu_ids):
-            model = layout.model_of(gpu)
-            was_busy = gpu == chosen and bool(self.preempts or self.beside)
-            reason = "" if was_busy else self.occupancy.mask_reason(self.spec, gpu, self.time_s)
-            score = float(self.scores[gpu] if self.values is None else self.values[gpu])
-            if gpu == chosen and not np.isfinite(score):
+        scores = (self.scores if self.values is None else self.values).copy()
+        why = masks(self.spec, self.occupancy)
+        if chosen >= 0:
+            if self.preempts or self.beside:  # it was busy
+                why[chosen] = Mask.NONE
+            if not np.isfinite(scores[chosen]):
                 # The job went first for its age, and the network has not scored it.
-                score = float(self.scores[gpu])
-            if not reason and (not np.isfinite(score) or self._overdue_first(gpu)):
-                reason = self._unwanted(gpu)
-            if reason:
-                masked.append(MaskedCandidate(gpu_id, model, reason))
-            else:
-                duration_s = float(self.durations_s[gpu])
-                candidates.append((gpu, Candidate(Placement.on(gpu_id), model, duration_s, score)))
-        candidates.sort(key=lambda pair: (pair[0] != chosen, -pair[1].score, pair[0]))
-        return tuple(candidate for _, candidate in candidates), tuple(masked)
+                scores[chosen] = self.scores[chosen]
+        unwanted = (why == Mask.NONE) & (~np.isfinite(scores) | self._overdue_first)
+        why[unwanted] = self._unwanted[unwanted]
+        words = {number: self._in_words(Mask(number)) for number in np.unique(why).tolist() if number}
+        fits = np.flatnonzero(why == Mask.NONE)
+        fits = fits[np.lexsort((fits, -scores[fits], fits != chosen))][:most]
+        candidates = [
+            Candidate(Placement.on(layout.gpu_ids[gpu]), layout.model_of(gpu), duration_s, score)
+            for gpu, duration_s, score in zip(
+                fits.tolist(), self.durations_s[fits].tolist(), scores[fits].tolist(), strict=True
+            )
+        ]
+        masked: list[MaskedCandidate] = []
+        if most is None:
+            for gpu in np.flatnonzero(why).tolist():
+                number = int(why[gpu])
+                reason = words[number]
+                if number < Mask.OVERDUE:
+                    reason = self.occupancy.mask_reason(self.spec, gpu, self.time_s)
+                masked.append(MaskedCandidate(layout.gpu_ids[gpu], layout.model_of(gpu), reason))
+        return tuple(candidates), tuple(masked), grouped(why, words, layout.gpu_ids)
 
     @property
     def _decider(self) -> str:
         return FALLBACK if self.basis.fallback else self.policy
 
-    def _overdue_first(self, gpu: int) -> bool:
-        """Whether the limit on waits keeps the pair from the job, whatever its score."""
-        looked_at = self.values is None or bool(np.isfinite(self.values[gpu]))
-        return self.basis is DecisionBasis.OVERDUE and self.scores[gpu] == -np.inf and (not self.chosen or looked_at)
+    @property
+    def _overdue_first(self) -> Bools:
+        """(G,) whether the limit on waits keeps the pair from the job, whatever its score."""
+        if self.basis is not DecisionBasis.OVERDUE:
+            return np.zeros(len(self.scores), dtype=np.bool_)
+        kept: Bools = self.scores == -np.inf
+        if self.chosen and self.values is not None:
+            kept &= np.isfinite(self.values)
+        return kept
 
-    def _unwanted(self, gpu: int) -> str:
-        if self._overdue_first(gpu):
-            return "a job that has waited too long goes first" if not self.chosen else f"{WAIT_LIMIT} excludes it now"
-        if self.values is None and not np.isnan(self.scores[gpu]):
-            return f"{self._decider} rejects this GPU for the job now{self._kept_free(gpu)}"
-        if self.values is None or np.isfinite(self.values).any():
-            return "equals another idle GPU of its node, which stands for both"
-        return "the job is outside the policy's window of waiting jobs"
+    @property
+    def _unwanted(self) -> Ints:
+        """(G,) why the policy does not want each GPU on which the job fits, as numbers of `Mask`."""
+        count = len(self.scores)
+        if self.values is None:
+            found = np.where(np.isnan(self.scores), Mask.EQUAL, Mask.REJECTED)
+            found[(found == Mask.REJECTED) & self._kept_free] = Mask.REJECTED_KEPT_FREE
+        else:
+            found = np.full(count, Mask.EQUAL if np.isfinite(self.values).any() else Mask.OUTSIDE)
+        found[self._overdue_first] = Mask.OVERDUE
+        return found.astype(np.int64)
 
-    def _kept_free(self, gpu: int) -> str:
-        """For whom GPUs of its node are kept free, after what the policy decided; empty: for nobody else."""
+    @property
+    def _kept_free(self) -> Bools:
+        """(G,) whether GPUs of its node are kept free for another job, after what the policy decided."""
         layout, held = self.occupancy.layout, self.reservation
-        if held is None or held.job_id == self.job_id or layout.node_ids[layout.gpu_node[gpu]] not in held.node_ids:
-            return ""
-        return f"; GPUs of its node are kept free for {held.job_id}"
+        if held is None or held.job_id == self.job_id:
+            return np.zeros(len(layout.gpu_ids), dtype=np.bool_)
+        nodes = set(held.node_ids)
+        kept: Bools = np.array([node_id in nodes for node_id in layout.node_ids])[layout.gpu_node]
+        return kept
+
+    def _in_words(self, mask: Mask) -> str:
+        rejects = f"{self._decider} rejects this GPU for the job now"
+        match mask:
+            case Mask.OVERDUE:
+                first = "a job that has waited too long goes first"
+                return f"{WAIT_LIMIT} excludes it now" if self.chosen else first
+            case Mask.REJECTED:
+                return rejects
+            case Mask.REJECTED_KEPT_FREE:
+                held = self.reservation
+                return f"{rejects}; GPUs of its node are kept free for {held.job_id if held is not None else ''}"
+            case Mask.EQUAL:
+                return "equals another idle GPU of its node, which stands for both"
+            case Mask.OUTSIDE:
+                return "the job is outside the policy's window of waiting jobs"
+        return mask_in_words(mask, self.spec)
 
     def _basis_text(self) -> str:
         match self.basis:
@@ -296,73 +394,3 @@ class Made:
                 return f"{WAIT_LIMIT} decided in place of {self.policy}: a job has waited too long, and goes first"
             case _:
                 return f"{FALLBACK} decided in place of {self.policy}: {self.note}"
-
-
-class DecisionLog:
-    """The newest decisions, by id and by job; watchers receive each new one.
-
-    Args:
-        kept: number of stored decisions, in a cluster of up to 200 GPUs; fewer in a larger one.
-    """
-
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
-        self._by_id: OrderedDict[str, Made] = OrderedDict()
-        self._newest_of_job: dict[str, str] = {}
-        self._watchers: set[asyncio.Queue[Made]] = set()
-        self.count = 0
-
-    def add(self, decision: Made) -> None:
-        """Stores a decision; the caller calls `tell` afterwards."""
-        self.count += 1
-        self._by_id[decision.decision_id] = decision
-        self._newest_of_job[decision.job_id] = decision.decision_id
-        # A decision's size grows with the cluster: 10,000 decisions with 1,000 GPUs would take half a gigabyte.
-        while len(self._by_id) > max(1, min(self._kept, self._kept * 200 // len(decision.durations_s))):
-            dropped_id, dropped = self._by_id.popitem(last=False)
-            if self._newest_of_job.get(dropped.job_id) == dropped_id:
-                del self._newest_of_job[dropped.job_id]
-
-    def tell(self, decision: Made, shadow: ShadowDecision | None) -> None:
-        """Sends the watchers a decision, with the shadow policy's decision."""
-        if shadow is not None:
-            decision = replace(decision, shadow=shadow)
-            if decision.decision_id in self._by_id:
-                self._by_id[decision.decision_id] = decision
-        for watcher in self._watchers:
-            if watcher.full():
-                watcher.get_nowait()  # a slow watcher loses the oldest decision: watches are for viewing only
-            watcher.put_nowait(decision)
-
-    def get(self, decision_id: str) -> Made:
-        """A decision by its id.
-
-        Raises:
-            NotFound: unknown, or no longer stored.
-        """
-        if decision_id not in self._by_id:
-            raise NotFound(
-                f"decision_id: {decision_id!r} is not known here; the last {self._kept} decisions since the "
-                "orchestrator's start are kept",
-                field="decision_id",
-            )
-        return self._by_id[decision_id]
-
-    def of_job(self, job_id: str) -> Made | None:
-        """A job's newest decision; None if none is stored."""
-        decision_id = self._newest_of_job.get(job_id)
-        return None if decision_id is None else self._by_id[decision_id]
-
-    def last(self, number: int) -> list[Made]:
-        """The newest decisions, oldest first."""
-        return list(deque(self._by_id.values(), maxlen=number)) if number > 0 else []
-
-    def watch(self, queue_size: int = 1000) -> asyncio.Queue[Made]:
-        """A queue that receives each new decision, until `unwatch`."""
-        watcher: asyncio.Queue[Made] = asyncio.Queue(queue_size)
-        self._watchers.add(watcher)
-        return watcher
-
-    def unwatch(self, watcher: asyncio.Queue[Made]) -> None:
-        """Ends a watch."""
-        self._watchers.discard(watcher)

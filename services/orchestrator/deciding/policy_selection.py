@@ -20,7 +20,7 @@ from adlro.errors import InvalidInput
 from adlro.records.status import OfferedPolicy
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.checkpoint import Checkpoint
-from adlro.services.orchestrator.deciding.decisions import DecisionLog
+from adlro.services.orchestrator.deciding.decision_log import DecisionLog
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.shadow import OUTCOMES, Shadow
 from adlro.services.orchestrator.metrics import OrchestratorMetrics

@@ -8,7 +8,8 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.placement import NOWHERE
-from adlro.records.decisions import Decision, RunnerUp
+from adlro.records.decisions import RunnerUp
+from adlro.services.orchestrator.deciding.considered import considered
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
@@ -42,8 +43,8 @@ async def explain_waiting(
     look: Callable[[Policy, Observation], Awaitable[Judgement]],
     time_s: float,
     job_id: str,
-) -> Decision | None:
-    """Explains why a queued job is not placed now, by the deciding policy; None if it is not in the queue.
+) -> Made | None:
+    """Why a queued job is not placed now, by the deciding policy; None if it is not in the queue.
 
     Args:
         look: judges an observation; the ledger is not read after its call.
@@ -51,10 +52,11 @@ async def explain_waiting(
     entry = ledger.entries.get(job_id)
     if entry is None or entry.phase is not Phase.QUEUED:
         return None
-    place = ledger.queued().index(entry)
+    queue = ledger.queued()
+    place = queue.index(entry)
     summary = f"{job_id} is number {place + 1} in the queue: {entry.job.message}"
     made = Made.now("", entry, policy, ledger, time_s)
     observation, reservation = ledger.observe(time_s), held_reservation(ledger, time_s)
     judgement = await look(policy, observation)
-    judged = made.judged(judgement, observation, place, summary=summary, reservation=reservation)
-    return judged.explained()
+    seen = considered(judgement, observation.table, queue)
+    return made.judged(judgement, observation, place, summary=summary, reservation=reservation, considered=seen)

@@ -14,6 +14,7 @@ from adlro.placement import SHARED
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.records.outcomes import ApplicationSize
+from adlro.records.predictions import PredictedInterval
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.preempting import StopRules, gpu_figures, share_left
@@ -91,6 +92,7 @@ class Ledger:
         generation: int = 0,
         spread_speed: Floats | None = None,
         restart_s: float = 0.0,
+        interval: PredictedInterval | None = None,
     ) -> Entry:
         """Adds a job that is not final.
 
@@ -101,8 +103,10 @@ class Ledger:
             generation: generation of these predictions.
             spread_speed: (K,) expected speed on a spread set, relative to a packed one; None: that of the speed table.
             restart_s: expected seconds of each start after a stop until the work of a preemptible job goes on.
+            interval: around expected_s, for explanations; None: not known.
         """
         entry = Entry(job, version, expected_s, spread=spread, generation=generation, restart_cost_s=restart_s)
+        entry.interval = interval
         entry.spread_speed = self._spread_speed(job.spec, spread_speed)
         self.entries[job.job_id] = entry
         return entry
@@ -114,12 +118,14 @@ class Ledger:
         spread: float = 0.0,
         spread_speed: Floats | None = None,
         restart_s: float = 0.0,
+        interval: PredictedInterval | None = None,
     ) -> bool:
         """Sets the expectations of a job that is not placed; the arguments are those of `enter`.
 
         Returns:
-            Whether they differ from those before.
+            Whether they differ from those before; the interval, by which nothing is decided, does not count.
         """
+        entry.interval = interval
         if entry.gpu_count > 1:
             speed: Floats | float = self._spread_speed(entry.job.spec, spread_speed)
             same = np.array_equal(speed, entry.spread_speed)

@@ -13,6 +13,7 @@ import numpy as np
 from adlro.errors import AdlroError, InternalError
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, speed
 from adlro.records.jobs import JobSpec, JobType
+from adlro.records.predictions import PredictedInterval
 from adlro.services.orchestrator.ports import RuntimePredictor
 from adlro.state.observation import Floats
 from adlro.workload.estimates import prior_work_s
@@ -40,6 +41,7 @@ class Expected(NamedTuple):
         spread_speed: (M,) speed of a job of several GPUs on more nodes than it needs, as a share of that on few; None:
             that of the speed table.
         restart_s: seconds that each start of a preemptible job after a stop takes before its work goes on.
+        interval: around durations_s, as decompose reported it; None: it did not.
     """
 
     durations_s: Floats
@@ -47,6 +49,7 @@ class Expected(NamedTuple):
     generation: int
     spread_speed: Floats | None = None
     restart_s: float = 0.0
+    interval: PredictedInterval | None = None
 
 
 class Standing(NamedTuple):
@@ -141,7 +144,7 @@ class ExpectedRuntimes:
     async def _asked(self, specs: Sequence[JobSpec], gpu_models: Sequence[str]) -> list[Expected]:
         try:
             answer = await self._predictor.predict(specs, gpu_models)
-            median_s, revision, _, spread, spread_speed, restart_s = answer
+            median_s, revision, _, spread, spread_speed, restart_s, intervals = answer
             spread = np.zeros(len(specs)) if spread is None else spread
             if median_s.shape != (len(specs), len(gpu_models)) or not (np.isfinite(median_s) & (median_s > 0)).all():
                 raise InternalError("decompose answered with invalid runtimes")
@@ -155,6 +158,8 @@ class ExpectedRuntimes:
                 restart_s.shape != (len(specs),) or (np.isinf(restart_s) | (restart_s < 0)).any()
             ):
                 raise InternalError("decompose answered with invalid restart times")
+            if intervals is not None and len(intervals) != len(specs):
+                raise InternalError("decompose answered with intervals of other jobs")
         except AdlroError:
             self._revision = None  # its next answer is newer than the fallback
             raise
@@ -171,6 +176,7 @@ class ExpectedRuntimes:
                 self.generation,
                 None if spread_speed is None else _as_reported(spread_speed[number]),
                 _restart_s(spec, math.nan if restart_s is None else float(restart_s[number])),
+                None if intervals is None else intervals[number],
             )
             for number, (spec, row, unsure) in enumerate(zip(specs, median_s, spread, strict=True))
         ]

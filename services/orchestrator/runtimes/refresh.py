@@ -158,7 +158,10 @@ class RuntimeRefresh:
         for entry, found in zip(entries, answer.expected, strict=True):
             entry.generation = found.generation
             changed = (
-                ledger.expect(entry, found.durations_s, found.spread, found.spread_speed, found.restart_s) or changed
+                ledger.expect(
+                    entry, found.durations_s, found.spread, found.spread_speed, found.restart_s, found.interval
+                )
+                or changed
             )
         return changed
 

@@ -410,6 +410,29 @@ def test_a_decision_is_described_with_what_it_rests_on(suite: FakeSuite, adlro: 
     assert "policy sjf (out of range: hold_gang decides), at" in shown
 
 
+def test_decisions_are_listed_oldest_first_with_what_was_asked_for(suite: FakeSuite, adlro: Run) -> None:
+    shown = adlro("decisions").stdout
+    assert [line.split()[0] for line in shown.splitlines()[1:]] == ["d-1-1", "d-1-2", "d-1-3", "d-1-4"]
+    line = " ".join(shown.splitlines()[1].split())
+    assert line == "d-1-1 1m 41s job-1 volta-0/0 11.5 s 2 sjf (its base) fcfs: holds"
+    found = json.loads(adlro("decisions", "-n", "3", "-o", "json").stdout)["decisions"]
+    assert [each["decision_id"] for each in found] == ["d-1-2", "d-1-3", "d-1-4"]
+    assert found[0]["prediction"]["median_s"] == 11.5
+    adlro("decisions", "--since", "2m", "--until", "5m", "--job", "job-2", "--gpu", "volta-0/1", "--basis", "overdue",
+          "--differs")  # fmt: skip
+    wanted = suite.decision_lists[-1].filter
+    assert (wanted.from_s, wanted.to_s, wanted.job_id, wanted.gpu_id) == (120.0, 300.0, "job-2", "volta-0/1")
+    assert wanted.differs_only
+    assert orchestrator_service_pb2.DecisionBasis.Name(wanted.basis) == "DECISION_BASIS_OVERDUE"
+    assert suite.decision_lists[-1].view == orchestrator_service_pb2.DECISION_VIEW_SUMMARY
+
+
+def test_an_unknown_basis_is_refused_with_those_that_are(adlro: Run) -> None:
+    result = adlro("decisions", "--basis", "luck")
+    assert result.exit_code == 2
+    assert "there are policy, margin, overdue" in " ".join(result.stderr.split())
+
+
 def test_drain_and_undrain(suite: FakeSuite, adlro: Run) -> None:
     assert "volta-0 drains" in adlro("drain", "volta-0", "--reason", "a fan").stdout
     assert suite.drained == ["volta-0"]

@@ -155,6 +155,7 @@ SHOWING: dict[str, list[list[str]]] = {
         ["describe", "job", JOB.replace("1", "6", 1)],
         ["describe", "decision", "d-1"],
     ],
+    "decisions": [["decisions"]],
     "watch": [["watch", JOB.replace("1", "2", 1), "--until-done"]],
     "cancel": [["cancel", JOB]],
     "requeue": [["requeue", JOB.replace("1", "2", 1)], ["requeue", JOB, JOB.replace("1", "2", 1)]],

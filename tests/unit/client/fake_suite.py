@@ -92,6 +92,7 @@ class FakeSuite:
         self.preemption_min_run_s: float | None = None
         self.fallbacks: dict[Any, int] = {}
         self.decisions_by_basis: dict[Any, int] = {}
+        self.decision_lists: list[Any] = []
         self.deciding_basis: Any = orchestrator_service_pb2.DECISION_BASIS_POLICY
         self.drained: list[str] = []
         self.drain_reasons: dict[str, str] = {}
@@ -553,9 +554,25 @@ class _Services:
         if self.suite.stands_by:
             raise Unavailable("standing by: another holds the lease", reason="STANDING_BY")
         for _ in range(request.history):
-            yield orchestrator_service_pb2.WatchDecisionsResponse(decision=self._decision("job-1"))
+            decision = self._decision("job-1")
+            if request.view == orchestrator_service_pb2.DECISION_VIEW_SUMMARY:
+                yield orchestrator_service_pb2.WatchDecisionsResponse(decisions=[decision])
+                return
+            yield orchestrator_service_pb2.WatchDecisionsResponse(decision=decision)
         with self.suite.condition:
             self.suite.condition.wait_for(lambda: not context.is_active(), 5)
+
+    def do_ListDecisions(self, request: Any) -> Any:
+        """Two pages of two decisions; the request is kept."""
+        self.suite.decision_lists.append(request)
+        first = 4 - 2 * int(request.page_token or 0)
+        answer = orchestrator_service_pb2.ListDecisionsResponse(next_page_token="" if request.page_token else "1")
+        for number in (first, first - 1):
+            decision = self._decision(f"job-{number}")
+            decision.decision_id = f"d-1-{number}"
+            decision.prediction.median_s, decision.prediction.interval_coverage = 11.5, 0.8
+            answer.decisions.append(decision)
+        return answer
 
     def do_DrainNode(self, request: Any) -> Any:
         if request.node_id not in [node.node_id for node in CLUSTER.nodes]:

@@ -32,6 +32,7 @@ from adlro.errors import (
     NotFound,
     Unavailable,
 )
+from adlro.records.decisions import DecisionFilter, DecisionView
 from adlro.records.events import ClockMode
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, PendingReason, SimulatedWork
 from tests.unit.client.fake_suite import FakeSuite
@@ -294,6 +295,11 @@ def test_decisions_policies_and_drains(suite: FakeSuite, client: Client) -> None
     assert "busy" in decision.masked[0].reason
     assert client.explain(decision_id="d-1").decision_id == "d-1"
     assert next(client.watch_decisions(history=1)).summary == decision.summary
+    assert next(client.watch_decisions(history=1, view=DecisionView.SUMMARY)).summary == decision.summary
+    listed = list(client.decisions(DecisionFilter(job_id="job-1")))
+    assert [each.decision_id for each in listed] == ["d-1-4", "d-1-3", "d-1-2", "d-1-1"]
+    assert listed[0].prediction is not None
+    assert listed[0].prediction.median_s == 11.5
     client.drain("volta-0", "a fan")
     assert client.status().drained_node_ids == ("volta-0",)
     client.undrain("volta-0")

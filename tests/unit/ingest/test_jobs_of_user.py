@@ -15,12 +15,12 @@ from adlro.kit.testing import serve
 from adlro.records.jobs import JobSpec, JobState, JobType, NormalizedJob
 from adlro.records.watching import JobFilter
 from adlro.services.ingest.listing import JobList
-from adlro.services.ingest.pages import PageTokens
 from adlro.services.ingest.server import IngestService
 from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.watch import JobWatch
 from adlro.store import JobStore, Move, NewJob, sequence_of
 from adlro.store.keys import INDEX, JOB, USER
+from adlro.store.pages import PageTokens
 
 OTHERS = 600
 # Hashes that scripts read beside the records.

@@ -21,7 +21,8 @@ from adlro.decide.policies.sjf import Sjf
 from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding import guard as guard_module
 from adlro.services.orchestrator.deciding.acting import Acting
-from adlro.services.orchestrator.deciding.decisions import DecisionLog, holds_back
+from adlro.services.orchestrator.deciding.decision_log import DecisionLog
+from adlro.services.orchestrator.deciding.decisions import holds_back
 from adlro.services.orchestrator.deciding.guard import INLINE_PAIRS, Guard, may_share, may_start_busy, may_stop_for
 from adlro.services.orchestrator.deciding.shadow import Shadow
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread

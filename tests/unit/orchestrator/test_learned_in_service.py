@@ -18,10 +18,11 @@ from adlro.decide.policies import POLICIES, Policy
 from adlro.decide.policies.sjf import Sjf
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
-from adlro.records.decisions import Decision, DecisionBasis
+from adlro.records.decisions import DecisionBasis
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job, JobSpec, JobState, PendingReason
 from adlro.services.orchestrator.deciding import checkpoint as checkpoint_module
+from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.deciding.policy_selection import Choices
 from adlro.services.orchestrator.lease import RENEWALS
 from adlro.services.orchestrator.ports import Predicted
@@ -391,7 +392,8 @@ async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(
     await house.until_acting()
     orchestrator = house.orchestrator
     assert await orchestrator.set_shadow("sjf") == ""
-    watcher = orchestrator.acting.decisions.watch()
+    made: list[Made] = []
+    orchestrator.acting.decisions.listen(made.append)
     await house.pause()
     for work_s in (9.0, 2.0, 5.0, 3.0, 8.0, 4.0, 7.0):
         await house.submit(work_s, cpu_cores=8)  # one job a node
@@ -403,9 +405,7 @@ async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(
     assert shadow is not None
     assert shadow.policy == "sjf"
     assert (shadow.failed_count, shadow.skipped_count) == (0, 0)
-    told: list[Decision] = []
-    while not watcher.empty():
-        told.append(watcher.get_nowait().explained())
+    told = [each.explained() for each in made]
     assert [each.job_id for each in told] == [f"job-{number}" for number in range(1, 8)]
     assert all(each.shadow is not None for each in told)
     differed = [each for each in told if each.shadow is not None and not each.shadow.agrees]
@@ -414,7 +414,7 @@ async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(
     for each in differed:
         assert each.shadow is not None
         assert each.shadow.job_id != each.job_id
-        assert orchestrator.acting.decisions.get(each.decision_id).explained() == each
+        assert await orchestrator.explain_decision(each.decision_id) == each
 
 
 async def test_the_shadow_is_kept_for_later_starts_until_it_is_ended(house: House) -> None:
@@ -439,14 +439,15 @@ async def test_a_shadow_that_fails_or_lags_changes_nothing(house: House, monkeyp
     house.start("sjf", lease_s=5.0)
     await house.until_acting()
     await house.orchestrator.set_shadow("broken")
-    watcher = house.orchestrator.acting.decisions.watch()
+    made: list[Made] = []
+    house.orchestrator.acting.decisions.listen(made.append)
     await house.submit(2.0)
     await ended(house, 1)
     await house.orchestrator.acting.shadow.settled()
     shadow = (await house.orchestrator.status()).shadow
     assert shadow is not None
     assert (shadow.agreed_count, shadow.differed_count, shadow.failed_count) == (0, 0, 1)
-    assert watcher.get_nowait().explained().shadow is None
+    assert [each.shadow for each in made] == [None]
 
 
 # ---- explanations
@@ -462,8 +463,8 @@ async def test_a_decision_names_its_runner_up_and_what_it_rests_on(house: House,
     await house.until_taken_up()
     await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
     await ended(house, 2)
-    first = house.orchestrator.acting.decisions.get(f"d-{(await house.orchestrator.status()).fencing_token}-1")
-    decision = first.explained()
+    first = f"d-{(await house.orchestrator.status()).fencing_token}-1"
+    decision = await house.orchestrator.explain_decision(first)
     assert decision.job_id == "job-2"  # the shorter
     assert decision.runner_up is not None
     assert (decision.runner_up.job_id, decision.hold_score) in (("job-2", None), ("job-1", None))

@@ -38,6 +38,8 @@ NAMES = {
     "POLICY": "adlro:orchestrator:policy",
     "SHADOW": "adlro:orchestrator:shadow",
     "DRAINED": "adlro:orchestrator:drained",
+    "DECISIONS": "adlro:orchestrator:decisions",
+    "EXPLANATIONS": "adlro:orchestrator:explanations",
     "CLUSTERS": "adlro:clusters",
     "CURRENT_CLUSTER": "adlro:current_cluster",
     "PAGE_SECRET": "adlro:page_secret",

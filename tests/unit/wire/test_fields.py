@@ -67,7 +67,7 @@ IN_PARTS = {Placement, GpuShare, MetricColumn, StatePlane}
 """Translated as a part of others."""
 WITHOUT_RECORD = {
     # what services keep for themselves, each known to one of them
-    "AttemptRecord", "JobStreamEntry", "OutcomeStreamEntry", "TelemetryStreamEntry",
+    "AttemptRecord", "DecisionStreamEntry", "JobStreamEntry", "OutcomeStreamEntry", "TelemetryStreamEntry",
     # telemetry as it comes, which ingest alone reads
     "MetricColumn", "TelemetryBlock",
     # what decompose is asked, and answers beside predictions

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from adlro.decide.policies.base import Judgement
 from adlro.decide.winner import winner_and_next
+from adlro.services.orchestrator.deciding.considered import considered, prediction_of
 from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.deciding.sets import ScoredSet, nodes_of
 from adlro.services.orchestrator.explain.explanations import runner_up
@@ -75,8 +76,9 @@ class Round:
             busy_set = None if start is None else _busy_set(ledger, entry, state.now_s)
             beside = "" if entry.mate is None else entry.mate.job.job_id
             attempt, took_us = entry.job.attempt_count, judged.took_s * 1e6
+            looked_at = considered(judgement, observation.table, queue, prediction_of(ledger, entry, gpus))
             made = made.placed(
-                gpus, judgement, observation, job, attempt, next_best, took_us, busy_set, preempts, beside
+                gpus, judgement, observation, job, attempt, next_best, took_us, busy_set, preempts, beside, looked_at
             )
             decided = Decided(made, observation, _ids(queue), (job, gpus), judged.took_s)
             later = None

@@ -8,7 +8,7 @@ import pytest
 from adlro.errors import InvalidInput
 from adlro.records.jobs import Job, JobSpec, JobState, JobType
 from adlro.records.watching import JobFilter
-from adlro.services.ingest.pages import decode, encode
+from adlro.store.pages import decode, encode
 
 SECRET = b"k" * 32
 FILTER = JobFilter(user="alice").digest()
