@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from adlro.placement import GpuShare
 from adlro.records.history import AttemptOutcome
 from adlro.records.jobs import Job, JobAttempt, JobType
 from adlro.store.keys import LONGEST_RAN
 from adlro.store.records import unreadable
 from adlro.v1 import job_pb2
-from adlro.wire import check_format, placement_from_proto
+from adlro.wire import check_format
 
 
-@dataclass(frozen=True, slots=True)
-class RanAttempt:
-    """An attempt that began to run; `end_s` inf: it runs."""
+class RanAttempt(NamedTuple):
+    """An attempt that began to run; `gpus` are ids with shares, `end_s` inf: it runs."""
 
     attempt: int
-    gpus: tuple[GpuShare, ...]
+    gpus: tuple[tuple[str, float], ...]
     start_s: float
     end_s: float
     outcome: AttemptOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class RanJob:
+class RanJob(NamedTuple):
     """A job and its attempts that began to run."""
 
     job_id: str
@@ -52,19 +49,19 @@ def decode_ran_job(job_id: str, body: bytes) -> RanJob:
     try:
         message = job_pb2.Job.FromString(body)
         check_format(message)
-        attempts = tuple(
-            RanAttempt(
-                each.attempt,
-                placement_from_proto(each).gpus,
-                each.start_s,
-                each.end_s if each.HasField("end_s") else math.inf,
-                _outcome(each.outcome, each.HasField("end_s")),
-            )
-            for each in message.attempts
-            if each.HasField("start_s")
-        )
-        return RanJob(job_id, message.spec.user, JobType(message.spec.job_type), attempts)
-    except (DecodeError, ValueError, TypeError, OverflowError) as error:
+        attempts = []
+        for each in message.attempts:
+            if each.HasField("start_s"):
+                # Of each record in a long range: not as a Placement, which checks it once more.
+                gpus = tuple([(gpu.gpu_id, gpu.share) for gpu in each.placement.gpus])
+                if not gpus and each.gpu_id:
+                    gpus = ((each.gpu_id, 1.0),)
+                ended = each.HasField("end_s")
+                end_s = each.end_s if ended else math.inf
+                attempts.append(RanAttempt(each.attempt, gpus, each.start_s, end_s, _outcome(each.outcome, ended)))
+        spec = message.spec
+        return RanJob(job_id, spec.user, _JOB_TYPES[spec.job_type], tuple(attempts))
+    except (DecodeError, ValueError, KeyError) as error:
         raise unreadable(job_id, f"{type(error).__name__}: {error}") from error
 
 
@@ -86,7 +83,7 @@ def _ran(attempts: Iterable[JobAttempt]) -> tuple[RanAttempt, ...]:
     return tuple(
         RanAttempt(
             each.attempt,
-            each.placement.gpus,
+            tuple([(gpu.gpu_id, gpu.share) for gpu in each.placement.gpus]),
             each.start_s,
             math.inf if each.end_s is None else each.end_s,
             _outcome(each.outcome, each.end_s is not None),
@@ -96,6 +93,7 @@ def _ran(attempts: Iterable[JobAttempt]) -> tuple[RanAttempt, ...]:
     )
 
 
+_JOB_TYPES = {int(each): each for each in JobType}
 _OUTCOMES = {
     "succeeded": AttemptOutcome.SUCCEEDED,
     "failed": AttemptOutcome.FAILED,
@@ -108,5 +106,8 @@ _OUTCOMES = {
 def _outcome(text: str, ended: bool) -> AttemptOutcome:
     if not ended:
         return AttemptOutcome.RUNNING
+    known = _OUTCOMES.get(text)
+    if known is not None:
+        return known
     # Of an outcome in other words the attempt did not end well.
     return _OUTCOMES.get(text.partition(":")[0].partition(" ")[0], AttemptOutcome.FAILED)

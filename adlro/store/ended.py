@@ -138,16 +138,27 @@ class EndedJobs:
 
     async def ran(self, numbers: Sequence[int]) -> AsyncIterator[RanJob]:
         """The attempts of these jobs; unreadable records are skipped."""
-        for first in range(0, len(numbers), _READ_AT_ONCE):
-            ids = [f"job-{number}" for number in numbers[first : first + _READ_AT_ONCE]]
-            for place, (job_id, found) in enumerate(zip(ids, await self._read_many(args=[0, *ids]), strict=True)):
-                if not place % _RECORDS_AT_ONCE:
-                    await asyncio.sleep(0)
-                if isinstance(found, list) and found[0] is not None:
-                    try:
-                        yield decode_ran_job(job_id, found[0])
-                    except DataLoss as error:
-                        self._store.unreadable.add(job_id, error)
+        pages = [numbers[first : first + _READ_AT_ONCE] for first in range(0, len(numbers), _READ_AT_ONCE)]
+        coming: asyncio.Future[Any] | None = None
+        try:
+            for place, page in enumerate(pages):
+                ids = [f"job-{number}" for number in page]
+                records = await (coming or self._read_many(args=[0, *ids]))
+                if place + 1 < len(pages):  # Redis reads the next page while this one is decoded
+                    following = [f"job-{number}" for number in pages[place + 1]]
+                    coming = asyncio.ensure_future(self._read_many(args=[0, *following]))
+                for count, (job_id, found) in enumerate(zip(ids, records, strict=True)):
+                    if not count % _RECORDS_AT_ONCE:
+                        await asyncio.sleep(0)
+                    if isinstance(found, list) and found[0] is not None:
+                        try:
+                            yield decode_ran_job(job_id, found[0])
+                        except DataLoss as error:
+                            self._store.unreadable.add(job_id, error)
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
 
     async def _indexed(self) -> None:
         """Raises Unavailable unless all ended jobs are in the indexes."""

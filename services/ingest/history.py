@@ -261,17 +261,17 @@ def _add(found: _Found, ran: RanJob, from_s: float, to_s: float, gpus: _Gpus) ->
     """Adds the bars of a job that are in the range."""
     job = len(found.jobs)
     for number, attempt in enumerate(ran.attempts):
-        if attempt.start_s > to_s or attempt.end_s < from_s:
+        if not (attempt.start_s <= to_s and attempt.end_s >= from_s):  # nor one whose times are no numbers
             continue
-        for each in attempt.gpus:
-            gpu = gpus.number_of(each.gpu_id)
+        for gpu_id, share in attempt.gpus:
+            gpu = gpus.number_of(gpu_id)
             if gpu is not None:
                 if job == len(found.jobs):
                     found.jobs.append(ran)
                 found.job.append(job)
                 found.attempt.append(number)
                 found.gpu.append(gpu)
-                found.share.append(each.share)
+                found.share.append(share)
                 found.start_s.append(attempt.start_s)
                 found.end_s.append(attempt.end_s)
 
