@@ -23,6 +23,7 @@ from adlro.cli.shell import ReportingGroup
 from adlro.cli.token import token
 from adlro.cli.train import train
 from adlro.cli.up import up
+from adlro.cli.whoami import whoami
 from adlro.cli.workload import workload
 
 app = typer.Typer(
@@ -81,6 +82,7 @@ app.command(rich_help_panel=SUITE)(doctor)
 app.command(rich_help_panel=SUITE)(cluster.status)
 app.command(rich_help_panel=SUITE)(certs)
 app.command(rich_help_panel=SUITE)(token)
+app.command(rich_help_panel=SUITE)(whoami)
 
 app.command(cls=JobCommand, rich_help_panel=JOBS)(run)
 app.command(cls=JobCommand, rich_help_panel=JOBS)(jobs.submit)

@@ -21,6 +21,7 @@ from adlro.client.endpoints import DEFAULT_SERVER, Endpoints, ServiceName
 from adlro.client.programs import program_spec
 from adlro.client.transport import NO_ANSWER
 from adlro.kit.credentials import Credentials
+from adlro.records.capacity import ClusterCapacity, GpuModelCapacity
 from adlro.records.cluster import Cluster, Gpu, GpuSpec, Node
 from adlro.records.decisions import (
     BaseChoice,
@@ -37,6 +38,8 @@ from adlro.records.decisions import (
     ShadowDecision,
 )
 from adlro.records.events import Clock, ClockMode, ClusterDescription, RunningJob
+from adlro.records.history import AttemptBars, AttemptHistory, AttemptOccupancy, AttemptOutcome, Bar, RowKind
+from adlro.records.identity import Identity, Role
 from adlro.records.jobs import (
     AttemptRef,
     ExpectedRuntime,
@@ -45,6 +48,7 @@ from adlro.records.jobs import (
     JobSpec,
     JobState,
     JobType,
+    PendingReason,
     Preemptible,
     SimulatedWork,
 )
@@ -74,19 +78,25 @@ from adlro.records.predictions import Evidence, PredictionBasis, Recollection, R
 from adlro.records.status import OfferedPolicy, OrchestratorStatus, ShadowStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
-from adlro.records.watching import JobEvent, JobEventKind, JobFilter
+from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobOrder, JobPage, JobView
 
 __all__ = [
     "DEFAULT_SERVER",
     "NO_ANSWER",
     "AsyncClient",
+    "AttemptBars",
+    "AttemptHistory",
+    "AttemptOccupancy",
+    "AttemptOutcome",
     "AttemptRef",
+    "Bar",
     "BaseChoice",
     "Candidate",
     "Client",
     "Clock",
     "ClockMode",
     "Cluster",
+    "ClusterCapacity",
     "ClusterDescription",
     "ClusterState",
     "Container",
@@ -104,16 +114,21 @@ __all__ = [
     "ExpectedRuntime",
     "Gpu",
     "GpuDrift",
+    "GpuModelCapacity",
     "GpuSpec",
     "GpuState",
+    "Identity",
     "Job",
     "JobAttempt",
     "JobEvent",
     "JobEventKind",
     "JobFilter",
+    "JobOrder",
+    "JobPage",
     "JobSpec",
     "JobState",
     "JobType",
+    "JobView",
     "LaunchStyle",
     "LogChunk",
     "LogStream",
@@ -127,12 +142,15 @@ __all__ = [
     "OfferedPolicy",
     "OrchestratorStatus",
     "Payload",
+    "PendingReason",
     "Policy",
     "PredictionBasis",
     "Preemptible",
     "Process",
     "Recollection",
     "Rejection",
+    "Role",
+    "RowKind",
     "RunnerUp",
     "RunningJob",
     "RuntimePrediction",

@@ -33,16 +33,19 @@ from adlro.client.transport import (
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput, Unavailable
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
+from adlro.records.capacity import ClusterCapacity
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision, DecisionFilter, DecisionView
 from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.history import AttemptHistory
+from adlro.records.identity import Identity
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.records.matrices import ClusterState, Telemetry
 from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.records.submitting import SubmittedJobs
-from adlro.records.watching import JobEvent, JobFilter
+from adlro.records.watching import JobEvent, JobFilter, JobOrder, JobPage, JobView
 
 T = TypeVar("T")
 
@@ -141,15 +144,68 @@ class AsyncClient:
         """Returns one job. Raises NotFound."""
         return await self._run(calls.get(job_id))
 
-    async def list(self, job_filter: JobFilter | None = None, *, page_size: int = 500) -> AsyncIterator[Job]:
-        """Yields jobs in the order of submission; reads a page at a time."""
+    async def list(
+        self,
+        job_filter: JobFilter | None = None,
+        *,
+        page_size: int = 500,
+        order: JobOrder = JobOrder.SUBMITTED,
+        view: JobView = JobView.FULL,
+    ) -> AsyncIterator[Job]:
+        """Yields jobs in an order, that of submission by default; reads a page at a time.
+
+        With another order, a job that changes meanwhile may come twice. With BASIC, what the view does not have of a
+        job is as if it were not set.
+        """
         token = ""
         while True:
-            page, token = await self._run(calls.list_page(job_filter, page_size, token))
-            for job in page:
+            page = await self.list_page(job_filter, page_size=page_size, page_token=token, order=order, view=view)
+            token = page.next_page_token
+            for job in page.jobs:
                 yield job
             if not token:
                 return
+
+    async def list_page(
+        self,
+        job_filter: JobFilter | None = None,
+        *,
+        page_size: int = 0,
+        page_token: str = "",
+        order: JobOrder = JobOrder.SUBMITTED,
+        view: JobView = JobView.FULL,
+    ) -> JobPage:
+        """Returns a page of a list: the first one, or the one that a page's token stands for."""
+        return await self._run(calls.list_page(job_filter, page_size, page_token, order, view))
+
+    async def query_attempts(
+        self,
+        from_s: float,
+        to_s: float | None = None,
+        *,
+        gpu_ids: Sequence[str] = (),
+        max_bars: int = 0,
+        cluster: str = "",
+        bucket_count: int = 0,
+    ) -> AttemptHistory:
+        """Returns what ran where in a range of cluster time: bars, or the occupancy of more than `max_bars` of them.
+
+        Args:
+            from_s, to_s: the range; without an end, until now.
+            gpu_ids: only on these; empty: on all.
+            max_bars: 0: 5,000.
+            cluster: empty: the default one.
+            bucket_count: of an occupancy; 0: 600.
+        """
+        return await self._run(calls.query_attempts(from_s, to_s, gpu_ids, max_bars, cluster, bucket_count))
+
+    async def whoami(self) -> Identity:
+        """Returns the user and the roles of this client's token."""
+        return await self._run(calls.whoami())
+
+    async def cluster_capacity(self) -> ClusterCapacity:
+        """Returns what is free now, by GPU model."""
+        return await self._run(calls.cluster_capacity())
 
     async def cancel(self, job_id: str) -> Job:
         """Cancels a job. Raises Conflict if it has ended by itself."""
@@ -217,6 +273,7 @@ class AsyncClient:
         *,
         timeout_s: float | None = None,
         patience_s: float | None = None,
+        view: JobView = JobView.FULL,
     ) -> AsyncIterator[JobEvent]:
         """Yields the jobs in their present state, then every change in order, endlessly; resumes after outages.
 
@@ -228,8 +285,9 @@ class AsyncClient:
             job_filter: only these jobs.
             timeout_s: raises DeadlineExceeded after this time.
             patience_s: how long ingest may be away; None: the client's patience.
+            view: with BASIC, what the view does not have of a job is as if it were not set.
         """
-        async for event in self._follow(FollowJobs(job_filter, after_revision), timeout_s, patience_s):
+        async for event in self._follow(FollowJobs(job_filter, after_revision, view), timeout_s, patience_s):
             yield event
 
     async def wait(self, job_ids: Iterable[str], timeout_s: float | None = None) -> tuple[Job, ...]:

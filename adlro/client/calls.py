@@ -14,16 +14,19 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 
 from adlro.client.endpoints import ServiceName
+from adlro.records.capacity import ClusterCapacity
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision, DecisionFilter, DecisionView
 from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.history import AttemptHistory
+from adlro.records.identity import Identity
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.matrices import ClusterState, Telemetry
 from adlro.records.payloads import LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
-from adlro.records.watching import JobFilter
+from adlro.records.watching import JobFilter, JobOrder, JobPage, JobView
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
@@ -37,6 +40,7 @@ from adlro.v1 import (
     telemetry_service_pb2_grpc,
 )
 from adlro.wire import (
+    capacity_from_proto,
     clock_from_proto,
     cluster_from_proto,
     cluster_state_from_proto,
@@ -44,7 +48,10 @@ from adlro.wire import (
     decision_from_proto,
     description_from_proto,
     filter_to_proto,
+    history_from_proto,
+    identity_from_proto,
     job_from_proto,
+    page_from_proto,
     policy_from_proto,
     prediction_from_proto,
     recollection_from_proto,
@@ -129,14 +136,59 @@ def get(job_id: str) -> Call[Job]:
     )
 
 
-def list_page(job_filter: JobFilter | None, page_size: int, page_token: str) -> Call[tuple[list[Job], str]]:
-    """ListJobs: one page and the token of the next, empty at the end."""
+def list_page(
+    job_filter: JobFilter | None,
+    page_size: int,
+    page_token: str,
+    order: JobOrder = JobOrder.SUBMITTED,
+    view: JobView = JobView.FULL,
+) -> Call[JobPage]:
+    """ListJobs: one page."""
     return Call(
         ServiceName.INGEST,
         job_service_pb2_grpc.JobServiceStub,
         "ListJobs",
-        job_service_pb2.ListJobsRequest(filter=_filter(job_filter), page_size=page_size, page_token=page_token),
-        lambda answer: ([job_from_proto(each) for each in answer.jobs], str(answer.next_page_token)),
+        job_service_pb2.ListJobsRequest(
+            filter=_filter(job_filter),
+            page_size=page_size,
+            page_token=page_token,
+            order_by=int(order),  # type: ignore[arg-type]  # the numbers of JobOrder
+            view=int(view),  # type: ignore[arg-type]  # the numbers of JobView
+        ),
+        page_from_proto,
+    )
+
+
+def query_attempts(
+    from_s: float, to_s: float | None, gpu_ids: Sequence[str], max_bars: int, cluster: str, bucket_count: int
+) -> Call[AttemptHistory]:
+    """QueryAttempts."""
+    return Call(
+        ServiceName.INGEST,
+        job_service_pb2_grpc.JobServiceStub,
+        "QueryAttempts",
+        job_service_pb2.QueryAttemptsRequest(
+            from_s=from_s, to_s=to_s, gpu_ids=gpu_ids, max_bars=max_bars, cluster=cluster, bucket_count=bucket_count
+        ),
+        history_from_proto,
+    )
+
+
+def whoami() -> Call[Identity]:
+    """WhoAmI."""
+    return Call(
+        ServiceName.INGEST,
+        job_service_pb2_grpc.JobServiceStub,
+        "WhoAmI",
+        job_service_pb2.WhoAmIRequest(),
+        identity_from_proto,
+    )
+
+
+def cluster_capacity() -> Call[ClusterCapacity]:
+    """GetClusterCapacity."""
+    return _orchestrator(
+        "GetClusterCapacity", orchestrator_service_pb2.GetClusterCapacityRequest(), capacity_from_proto
     )
 
 
@@ -151,9 +203,15 @@ def cancel(job_id: str) -> Call[Job]:
     )
 
 
-def watch_request(job_filter: JobFilter | None, after_revision: int | None) -> job_service_pb2.WatchJobsRequest:
+def watch_request(
+    job_filter: JobFilter | None, after_revision: int | None, view: JobView = JobView.FULL
+) -> job_service_pb2.WatchJobsRequest:
     """The message of WatchJobs."""
-    return job_service_pb2.WatchJobsRequest(filter=_filter(job_filter), after_revision=after_revision)
+    return job_service_pb2.WatchJobsRequest(
+        filter=_filter(job_filter),
+        after_revision=after_revision,
+        view=int(view),  # type: ignore[arg-type]  # the numbers of JobView
+    )
 
 
 def log_request(

@@ -14,7 +14,7 @@ from adlro.records.decisions import Decision, DecisionView
 from adlro.records.jobs import Job
 from adlro.records.matrices import ClusterState
 from adlro.records.payloads import LogChunk, LogStream
-from adlro.records.watching import JobEvent, JobEventKind, JobFilter
+from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobView
 from adlro.v1 import (
     decompose_service_pb2,
     decompose_service_pb2_grpc,
@@ -133,12 +133,12 @@ class FollowLog(Follow[LogChunk]):
 class FollowJobs(Follow[JobEvent]):
     """WatchJobs, resumed by revision, or by a new snapshot if that revision is no longer stored."""
 
-    def __init__(self, job_filter: JobFilter | None, after_revision: int | None) -> None:
+    def __init__(self, job_filter: JobFilter | None, after_revision: int | None, view: JobView = JobView.FULL) -> None:
         super().__init__(
             ServiceName.INGEST,
             job_service_pb2_grpc.JobServiceStub,
             "WatchJobs",
-            lambda: calls.watch_request(job_filter, self.after_revision),
+            lambda: calls.watch_request(job_filter, self.after_revision, view),
             self._read,
         )
         self.after_revision = after_revision

@@ -30,6 +30,9 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.JobService/CancelJob": _OWNERS,
     "/adlro.v1.JobService/WatchJobs": _ALL,
     "/adlro.v1.JobService/ReadJobLogs": _ALL,
+    # A submitter gets the attempts of others without whose they are.
+    "/adlro.v1.JobService/QueryAttempts": _ALL,
+    "/adlro.v1.JobService/WhoAmI": _ALL,
     "/adlro.v1.TelemetryService/UpsertCluster": _OPERATORS_AND_SERVICES,
     # A submitter needs the cluster's description to write a job that fits.
     "/adlro.v1.TelemetryService/GetCluster": _ALL,
@@ -51,6 +54,8 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.OrchestratorService/ListDecisions": _READERS,
     "/adlro.v1.OrchestratorService/DrainNode": _OPERATORS,
     "/adlro.v1.OrchestratorService/UndrainNode": _OPERATORS,
+    # What a job may ask for now; it names no job and no user.
+    "/adlro.v1.OrchestratorService/GetClusterCapacity": _ALL,
     "/adlro.v1.ClusterService/DescribeCluster": _READERS,
     "/adlro.v1.ClusterService/LaunchJob": _SERVICES,
     "/adlro.v1.ClusterService/StopJob": _SERVICES,

@@ -10,7 +10,6 @@ A service reads a changed file again; if the new file is invalid, it keeps the p
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import hmac
 import os
@@ -24,6 +23,20 @@ from pathlib import Path
 
 from adlro.errors import InvalidInput
 from adlro.kit.log import get_logger
+from adlro.records.identity import Role
+
+__all__ = [
+    "CALLER",
+    "Caller",
+    "Role",
+    "UsersFile",
+    "current_caller",
+    "new_token",
+    "parse_users",
+    "read_token",
+    "user_of",
+    "users_line",
+]
 
 # As in job.proto: a user of a token is the user of jobs.
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
@@ -32,19 +45,6 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _SECRET_BYTES = 32
 _TOKEN_LIMIT = 256
 _LOOK_EVERY_S = 1.0
-
-
-class Role(enum.StrEnum):
-    """A caller's role; adlro.kit.access lists the methods of each role."""
-
-    # Submits, cancels and reads only his own jobs.
-    SUBMITTER = "submitter"
-    # Reads everything and changes nothing.
-    READER = "reader"
-    # Reads everything, cancels any job, sets policies, drains nodes, sets the clock; may submit for another user.
-    OPERATOR = "operator"
-    # Another service of the suite.
-    SERVICE = "service"
 
 
 @dataclass(frozen=True, slots=True)

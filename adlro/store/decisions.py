@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 from adlro.errors import InvalidInput
 from adlro.records.decisions import Decision, DecisionFilter
 from adlro.store.keys import DECISIONS, EXPLANATIONS
-from adlro.store.pages import PageTokens
+from adlro.store.pages import PageTokens, Position
 from adlro.store.unreadable import Unreadable
 from adlro.wire import decision_entry_from_bytes, decision_entry_to_bytes
 
@@ -170,7 +170,7 @@ class DecisionStore:
         """
         size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         digest = wanted.digest()
-        before = _entry_id(await self._tokens.decode(page_token, digest)) if page_token else ""
+        before = _entry_id((await self._tokens.decode(page_token, digest)).number) if page_token else ""
         found, before = await self._scanned(wanted, before, size)
         if full:
             explained = await self._explanations(found)
@@ -179,7 +179,7 @@ class DecisionStore:
             decisions = explained
         else:
             decisions = [each.decision for each in found]
-        return decisions, await self._tokens.encode(_position(before), digest) if before else ""
+        return decisions, await self._tokens.encode(Position(_position(before)), digest) if before else ""
 
     async def _scanned(self, wanted: DecisionFilter, before: str, size: int) -> tuple[list[_Entry], str]:
         """Matching entries before one, newest first; and the entry before which the search goes on, empty: it ended."""

@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from adlro.errors import AlreadyExists, Conflict, DataLoss, LimitExceeded, Stale
 from adlro.records.jobs import Job, JobSpec, NormalizedJob
 from adlro.store import scripts
+from adlro.store.attempts import ended_arguments
 from adlro.store.keys import UNKNOWN_USER
 from adlro.store.reads import JobReads, not_found
 from adlro.store.records import Created, Cursor, Move, NewJob, SubmitLimits, decode_job, digest_of, outcome_entry
@@ -171,7 +172,7 @@ class JobStore(JobReads):
             outcome = b"" if move.outcome is None else outcome_entry(move.job, move.outcome)
             body = job_to_proto(dataclasses.replace(move.job, revision=0)).SerializeToString()
             args += [move.job.job_id, move.version, int(move.job.state), body, outcome]
-            args += [move.job.spec.user, _text(move.user_service_s)]
+            args += [move.job.spec.user, _text(move.user_service_s), *ended_arguments(move.job)]
         try:
             return cast(list[int], await self._move(args=args))
         except ResponseError as error:

@@ -10,13 +10,20 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:jobs:revision                   number  IO  IO  how many changes of all jobs there were
     adlro:jobs:events                     stream  IO  IO  entry `<revision>-0`: m = JobStreamEntry
     adlro:job:<job_id>                    hash    IO  IO  m = Job (without revision), rev, version (of the
-                                                          orchestrator), state; cancel where its end was asked for
+                                                          orchestrator), state; cancel where its end was asked for;
+                                                          ran = in which adlro:jobs:ran it is
     adlro:jobs:active                     set     IO  IO  ids of the jobs that are not final
     adlro:jobs:active:users               hash    IO  I   user -> how many of his jobs are not final
     adlro:jobs:user:<user>                zset    I   I   ids of all his jobs, by number; under `?` those of nobody
                                                           knows whom
     adlro:jobs:index                      hash    I   I   which jobs are in these sets: 1 to `done`, and `from` to
                                                           `to`; made anew if deleted
+    adlro:jobs:ended                      zset    IO  I   numbers of all jobs that are final, in 18 digits, by the
+                                                          cluster time of their end; -inf: not known. Written with
+                                                          the move to the end; I adds those of older releases
+    adlro:jobs:ran:<class>                zset    IO  I   likewise, of the jobs that began to run: from the first
+                                                          attempt's start to the end it took at most 2^<class>
+                                                          seconds; class 31: any time. The record has its class (ran)
     adlro:jobs:buckets                    hash    I   I   user -> "<what is left of his burst> <Redis' time then>",
                                                           where the rate is limited
     adlro:jobs:requests                   hash    I   I   "<user> <request_id>" -> "<job_id> <digest of the payload>"
@@ -74,6 +81,9 @@ ACTIVE_COUNTS = "adlro:jobs:active:users"
 USER = "adlro:jobs:user:"
 """Prefix of a user's name; see `user_key`."""
 INDEX = "adlro:jobs:index"
+ENDED = "adlro:jobs:ended"
+RAN = "adlro:jobs:ran:"
+"""Prefix of a class of durations; see `ran_key`."""
 BUCKETS = "adlro:jobs:buckets"
 REQUESTS = "adlro:jobs:requests"
 OUTCOMES = "adlro:outcomes"
@@ -96,6 +106,9 @@ STORE = "adlro:store"
 OF_JOBS = "adlro:job*"
 """A pattern, not a key: what of the jobs' record is neither the outcomes nor the orchestrator's."""
 
+# The last class of durations, of any length.
+LONGEST_RAN = 31
+
 # Instead of a user's name: whose jobs these are could not be read when the index was made. No user is called so.
 UNKNOWN_USER = "?"
 
@@ -113,6 +126,11 @@ def job_key(job_id: str) -> str:
 def user_key(user: str) -> str:
     """The key of the index of a user's jobs."""
     return USER + user
+
+
+def ran_key(duration_class: int) -> str:
+    """The key of the ended jobs of a class of durations."""
+    return f"{RAN}{duration_class}"
 
 
 def telemetry_key(cluster: str) -> str:

@@ -73,7 +73,9 @@ class JobReads:
         self._blocking: Any = blocking
         self._read_many: AsyncScript = self._redis.register_script(scripts.READ)
         self._read_of_user: AsyncScript = self._redis.register_script(scripts.OF_USER)
+        self._read_of_user_back: AsyncScript = self._redis.register_script(scripts.OF_USER_BACK)
         self._read_active_of_user: AsyncScript = self._redis.register_script(scripts.ACTIVE_OF_USER)
+        self._count_of_user: AsyncScript = self._redis.register_script(scripts.COUNT_OF_USER)
         self._read_events: AsyncScript = self._redis.register_script(scripts.READ_EVENTS)
         self.unreadable = Unreadable()
 
@@ -190,6 +192,30 @@ class JobReads:
         async for each in self.each(range(after + 1, last + 1), page_bytes, turn, first):
             yield each
 
+    async def each_of_user_back(
+        self, user: str, before: int | None = None, page_bytes: int = PAGE_BYTES, first: int = _PAGE_JOBS
+    ) -> AsyncIterator[tuple[int, Job | None]]:
+        """As `each_of_user`, the newest first.
+
+        Args:
+            user: his name.
+            before: jobs with smaller numbers only; None: all.
+            page_bytes, first: as in `each`.
+        """
+        indexed, last, *found = await self._read_of_user_back(args=[user, before or "+inf", _IDS_AT_ONCE])
+        newest = last if before is None else min(last, before - 1)
+        async for each in self.each(range(newest, indexed, -1), page_bytes, first=first):
+            yield each
+        while True:
+            reached = max((int(lowest) for lowest, _ in found if lowest), default=0)
+            numbers = {number for _, ids in found for number in self._numbers(user_key(user), ids)}
+            wanted = sorted((n for n in numbers if reached <= n <= min(newest, indexed)), reverse=True)
+            async for each in self.each(wanted, page_bytes, first=first):
+                yield each
+            if not reached:
+                return
+            _, _, *found = await self._read_of_user_back(args=[user, reached, _IDS_AT_ONCE])
+
     async def active(self) -> list[tuple[int, Job]]:
         """All jobs that are not final, with the orchestrator's version of each, in order of submission."""
         return [found async for page in self.active_pages() for found in page.jobs]
@@ -283,10 +309,22 @@ class JobReads:
         """The newest revision; 0 before the first change."""
         return int(await self._redis.get(REVISION) or 0)
 
+    async def entry(self, revision: int) -> bytes | None:
+        """The bytes of a change, None where it is not stored: a store that lost changes has others in their place."""
+        entries = await self._redis.xrange(EVENTS, f"{revision}-0", f"{revision}-0")
+        return entries[0][1].get(b"m", b"") if entries else None
+
     async def oldest_revision(self) -> int:
         """The oldest stored change; the newest plus one if none is stored."""
         entries = await self._redis.xrange(EVENTS, count=1)
         return _revision_of(entries[0][0]) if entries else await self.revision() + 1
+
+    async def count_of(self, user: str = "") -> int | None:
+        """How many jobs there are, of a user where he is given; None while the index of users has a gap."""
+        if not user:
+            return await self.last_sequence()
+        count = await self._count_of_user(args=[user])
+        return None if count is None else int(count)
 
     async def snapshot(self, turn: asyncio.Semaphore | None = None, user: str = "") -> tuple[int, AsyncIterator[Job]]:
         """A revision and all jobs, each at that revision or later.

@@ -42,6 +42,21 @@ local function indexed()
 end
 """
 
+# What a job's end puts into the indexes of ended jobs: its id, the time of its end and its class of durations, either
+# may be empty. A job that changes after its end leaves the class that it was in.
+_ENDED = """
+local function ended(id, end_s, ran)
+  local number = string.format('%018d', tonumber(string.sub(id, 5)))
+  redis.call('ZADD', '$ENDED', end_s == '' and '-inf' or end_s, number)
+  local before = redis.call('HGET', '$JOB' .. id, 'ran')
+  if before and before ~= ran then redis.call('ZREM', '$RAN' .. before, number) end
+  if ran ~= '' then
+    redis.call('ZADD', '$RAN' .. ran, end_s, number)
+    redis.call('HSET', '$JOB' .. id, 'ran', ran)
+  end
+end
+"""
+
 # ARGV: limits of one user (0: none): jobs that have not ended, jobs a second, jobs at once after a pause (with a rate);
 # then four a job: request key (may be empty), digest, Job without job_id, user.
 # Returns {status, value, job_id} a job: 0 created, with its revision; 1 existing, with "job_id digest"; 2 refused, the
@@ -132,6 +147,21 @@ return out
 """
 )
 
+# ARGV: a user; a job number (+inf: any); how many jobs. As OF_USER, for jobs below the number, the newest first.
+OF_USER_BACK = _named(
+    _INDEXED
+    + """
+local out = {indexed(), tonumber(redis.call('GET', '$SEQUENCE') or 0)}
+for _, user in ipairs({ARGV[1], '$UNKNOWN_USER'}) do
+  local key = '$USER' .. user
+  local ids = redis.call('ZREVRANGEBYSCORE', key, '(' .. ARGV[2], '-inf', 'LIMIT', 0, ARGV[3])
+  local reached = #ids == tonumber(ARGV[3]) and redis.call('ZSCORE', key, ids[#ids]) or ''
+  out[#out + 1] = {reached, ids}
+end
+return out
+"""
+)
+
 # ARGV: a user. Returns {up to which number the index has no gap, the newest number}, then the ids of the jobs that are
 # not final, of the user and of nobody knows whom. However many have ended: Redis goes through the smaller set.
 ACTIVE_OF_USER = _named(
@@ -142,6 +172,16 @@ for _, user in ipairs({ARGV[1], '$UNKNOWN_USER'}) do
   out[#out + 1] = redis.call('ZINTER', 2, '$USER' .. user, '$ACTIVE')
 end
 return out
+"""
+)
+
+# ARGV: a user. Returns how many jobs he has; nothing while the index has a gap, or jobs of nobody knows whom.
+COUNT_OF_USER = _named(
+    _INDEXED
+    + """
+if indexed() < tonumber(redis.call('GET', '$SEQUENCE') or 0) then return false end
+if redis.call('EXISTS', '$USER' .. '$UNKNOWN_USER') == 1 then return false end
+return redis.call('ZCARD', '$USER' .. ARGV[1])
 """
 )
 
@@ -179,17 +219,19 @@ return {2, rev, job}
 )
 
 # ARGV: token; incarnation (empty: no cursor), cluster revision, cluster time, last event, end of the hold,
-# reservation; then seven a move: job_id, version, state, Job, outcome, user, his attained service (empty: as before).
+# reservation; then nine a move: job_id, version, state, Job, outcome, user, his attained service (empty: as before),
+# the time of its end and its class of durations (where it is final, and they are known).
 # Nothing is written unless all of it can be. Returns the new revisions.
 MOVE = _named(
     _COMMON
+    + _ENDED
     + """
 local token = redis.call('GET', '$TOKEN')
 if token and tonumber(token) ~= tonumber(ARGV[1]) then
   return redis.error_reply('FENCED token ' .. ARGV[1] .. ' is not the newest, ' .. token .. ' is')
 end
 local versions = {}
-for i = 8, #ARGV, 7 do
+for i = 8, #ARGV, 9 do
   local id = ARGV[i]
   local version = versions[id] or tonumber(redis.call('HGET', '$JOB' .. id, 'version') or -1)
   if version ~= tonumber(ARGV[i + 1]) then
@@ -198,12 +240,13 @@ for i = 8, #ARGV, 7 do
   versions[id] = version + 1
 end
 local out = {}
-for i = 8, #ARGV, 7 do
+for i = 8, #ARGV, 9 do
   local id, version, state, job, outcome = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
   local key = '$JOB' .. id
   if redis.call('HEXISTS', key, 'cancel') == 1 then job = job .. '\\120\\1' end
   local rev = announce(3, job)
   redis.call('HSET', key, 'm', job, 'rev', rev, 'version', version + 1, 'state', state)
+  if state >= 3 then ended(id, ARGV[i + 7], ARGV[i + 8]) end
   -- Once a job: what it moves to after its end counts no more.
   if state >= 3 and redis.call('SREM', '$ACTIVE', id) == 1 then
     if redis.call('HINCRBY', '$ACTIVE_COUNTS', ARGV[i + 5], -1) <= 0 then
@@ -244,5 +287,102 @@ while #out < tonumber(ARGV[2]) do
   end
   if #found < 16 then break end
 end
+return out
+""")
+
+# How many jobs are final and in no index of ended jobs: of a process that knows none, of an older version. Of records
+# that are not there nobody knows; they are put into it too.
+_NOT_INDEXED = """
+local function not_indexed()
+  return tonumber(redis.call('GET', '$SEQUENCE') or 0) - redis.call('SCARD', '$ACTIVE') - redis.call('ZCARD', '$ENDED')
+end
+"""
+
+# ARGV: the first and the last of some job numbers. Returns {how many jobs are in no index, then those numbers of them}.
+NOT_INDEXED = _named(
+    _NOT_INDEXED
+    + """
+local out = {not_indexed()}
+for number = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+  if redis.call('SISMEMBER', '$ACTIVE', 'job-' .. number) == 0
+      and not redis.call('ZSCORE', '$ENDED', string.format('%018d', number)) then
+    out[#out + 1] = number
+  end
+end
+return out
+"""
+)
+
+# ARGV: three a job: its id, the time of its end, its class of durations (empty: not known). Puts them into the indexes
+# of ended jobs, but for those that another process has put there or that have not ended.
+INDEX_ENDED = _named(
+    _ENDED
+    + """
+for i = 1, #ARGV, 3 do
+  local id = ARGV[i]
+  if redis.call('SISMEMBER', '$ACTIVE', id) == 0
+      and not redis.call('ZSCORE', '$ENDED', string.format('%018d', tonumber(string.sub(id, 5)))) then
+    ended(id, ARGV[i + 1], ARGV[i + 2])
+  end
+end
+return 1
+"""
+)
+
+# ARGV: how many jobs; the time of an end and a number (both may be empty): look after them; the earliest end and the
+# end before which (may be empty); a user (empty: all). Goes through so many ended jobs, the last end first, of one end
+# the highest number first. Returns {how many are in no index, how many it went through, the last of them, its end},
+# then number and end of each that the user has (or nobody knows whether he has it).
+ENDED_BEFORE = _named(
+    _INDEXED
+    + _NOT_INDEXED
+    + """
+local count, after_s, after, user = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[6]
+local first = 0
+local at = after ~= '' and redis.call('ZSCORE', '$ENDED', after)
+if at and tonumber(at) == tonumber(after_s) then
+  first = redis.call('ZREVRANK', '$ENDED', after) + 1
+elseif after ~= '' then
+  first = redis.call('ZCOUNT', '$ENDED', '(' .. after_s, '+inf')
+elseif ARGV[5] ~= '' then
+  first = redis.call('ZCOUNT', '$ENDED', ARGV[5], '+inf')
+end
+local found = redis.call('ZREVRANGE', '$ENDED', first, first + count - 1, 'WITHSCORES')
+local known = user ~= '' and indexed()
+local function whose(number)
+  if user == '' or tonumber(number) > known then return true end
+  local id = 'job-' .. string.match(number, '[1-9]%d*')
+  return redis.call('ZSCORE', '$USER' .. user, id) or redis.call('ZSCORE', '$USER' .. '$UNKNOWN_USER', id)
+end
+local out = {not_indexed(), #found / 2, found[#found - 1] or '', found[#found] or ''}
+for i = 1, #found, 2 do
+  if whose(found[i]) then
+    out[#out + 1] = found[i]
+    out[#out + 1] = found[i + 1]
+  end
+end
+return out
+"""
+)
+
+# ARGV: the begin and the end of a range of cluster time. Returns {how many are in no index}, then for each class of
+# durations the numbers of its jobs that may have run in it: none of those that ended so late after the range that they
+# would have taken longer. A little more than that, since durations are rounded.
+RAN_WITHIN = _named(
+    _NOT_INDEXED
+    + """
+local out = {not_indexed()}
+for class = 0, $LONGEST_RAN do
+  local last = class == $LONGEST_RAN and '+inf' or string.format('%.17g', tonumber(ARGV[2]) + 2 ^ class * 1.001 + 0.001)
+  out[class + 2] = redis.call('ZRANGEBYSCORE', '$RAN' .. class, ARGV[1], last)
+end
+return out
+"""
+)
+
+# ARGV: job numbers in 18 digits. Returns the end of each, empty where it has not ended.
+ENDS_OF = _named("""
+local out = {}
+for i, number in ipairs(ARGV) do out[i] = redis.call('ZSCORE', '$ENDED', number) or '' end
 return out
 """)

@@ -21,6 +21,144 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _JobOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_ORDER_UNSPECIFIED: _JobOrder.ValueType  # 0
+    """As SUBMITTED."""
+    JOB_ORDER_SUBMITTED: _JobOrder.ValueType  # 1
+    """In the order of submission."""
+    JOB_ORDER_NEWEST_FIRST: _JobOrder.ValueType  # 2
+    """The last submission first."""
+    JOB_ORDER_PRIORITY: _JobOrder.ValueType  # 3
+    """The highest priority first, of one priority in the order of submission. It needs a filter by states, none of them
+    final.
+    """
+    JOB_ORDER_WAIT: _JobOrder.ValueType  # 4
+    """The longest wait first: by submit_s; last are jobs that the orchestrator has not read yet. It needs a filter by
+    states, none of them final.
+    """
+    JOB_ORDER_ENDED: _JobOrder.ValueType  # 5
+    """The last end first, by end_s; before them the jobs that have not ended, the last submission first."""
+
+class JobOrder(_JobOrder, metaclass=_JobOrderEnumTypeWrapper):
+    """The order of a list. While nothing changes, the pages together have each matching job once. Jobs that match all the
+    time are on some page whatever else changes; one that changes meanwhile may be on two.
+    """
+
+JOB_ORDER_UNSPECIFIED: JobOrder.ValueType  # 0
+"""As SUBMITTED."""
+JOB_ORDER_SUBMITTED: JobOrder.ValueType  # 1
+"""In the order of submission."""
+JOB_ORDER_NEWEST_FIRST: JobOrder.ValueType  # 2
+"""The last submission first."""
+JOB_ORDER_PRIORITY: JobOrder.ValueType  # 3
+"""The highest priority first, of one priority in the order of submission. It needs a filter by states, none of them
+final.
+"""
+JOB_ORDER_WAIT: JobOrder.ValueType  # 4
+"""The longest wait first: by submit_s; last are jobs that the orchestrator has not read yet. It needs a filter by
+states, none of them final.
+"""
+JOB_ORDER_ENDED: JobOrder.ValueType  # 5
+"""The last end first, by end_s; before them the jobs that have not ended, the last submission first."""
+Global___JobOrder: _TypeAlias = JobOrder  # noqa: Y015
+
+class _JobView:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobView.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_VIEW_UNSPECIFIED: _JobView.ValueType  # 0
+    """As FULL."""
+    JOB_VIEW_BASIC: _JobView.ValueType  # 1
+    """What a table of jobs shows: job_id, state, pending_reason, message, times, GPU and placement, attempt_count,
+    revision, cancel_requested; of spec: name, user, job_type, priority, gpu_count, begin_time_s. All else is unset.
+    """
+    JOB_VIEW_FULL: _JobView.ValueType  # 2
+    """All of it."""
+
+class JobView(_JobView, metaclass=_JobViewEnumTypeWrapper):
+    """How much of each job is sent."""
+
+JOB_VIEW_UNSPECIFIED: JobView.ValueType  # 0
+"""As FULL."""
+JOB_VIEW_BASIC: JobView.ValueType  # 1
+"""What a table of jobs shows: job_id, state, pending_reason, message, times, GPU and placement, attempt_count,
+revision, cancel_requested; of spec: name, user, job_type, priority, gpu_count, begin_time_s. All else is unset.
+"""
+JOB_VIEW_FULL: JobView.ValueType  # 2
+"""All of it."""
+Global___JobView: _TypeAlias = JobView  # noqa: Y015
+
+class _AttemptOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AttemptOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ATTEMPT_OUTCOME_UNSPECIFIED: _AttemptOutcome.ValueType  # 0
+    """Another user's, which the caller may not know."""
+    ATTEMPT_OUTCOME_RUNNING: _AttemptOutcome.ValueType  # 1
+    ATTEMPT_OUTCOME_SUCCEEDED: _AttemptOutcome.ValueType  # 2
+    ATTEMPT_OUTCOME_FAILED: _AttemptOutcome.ValueType  # 3
+    ATTEMPT_OUTCOME_LOST: _AttemptOutcome.ValueType  # 4
+    """With its GPU, its node or its cluster."""
+    ATTEMPT_OUTCOME_STOPPED: _AttemptOutcome.ValueType  # 5
+    """On request."""
+    ATTEMPT_OUTCOME_PREEMPTED: _AttemptOutcome.ValueType  # 6
+    """For another job; it goes on later."""
+
+class AttemptOutcome(_AttemptOutcome, metaclass=_AttemptOutcomeEnumTypeWrapper):
+    """How an attempt ended."""
+
+ATTEMPT_OUTCOME_UNSPECIFIED: AttemptOutcome.ValueType  # 0
+"""Another user's, which the caller may not know."""
+ATTEMPT_OUTCOME_RUNNING: AttemptOutcome.ValueType  # 1
+ATTEMPT_OUTCOME_SUCCEEDED: AttemptOutcome.ValueType  # 2
+ATTEMPT_OUTCOME_FAILED: AttemptOutcome.ValueType  # 3
+ATTEMPT_OUTCOME_LOST: AttemptOutcome.ValueType  # 4
+"""With its GPU, its node or its cluster."""
+ATTEMPT_OUTCOME_STOPPED: AttemptOutcome.ValueType  # 5
+"""On request."""
+ATTEMPT_OUTCOME_PREEMPTED: AttemptOutcome.ValueType  # 6
+"""For another job; it goes on later."""
+Global___AttemptOutcome: _TypeAlias = AttemptOutcome  # noqa: Y015
+
+class _Role:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLE_UNSPECIFIED: _Role.ValueType  # 0
+    ROLE_SUBMITTER: _Role.ValueType  # 1
+    """Submits, cancels and reads only his own jobs."""
+    ROLE_READER: _Role.ValueType  # 2
+    """Reads everything and changes nothing."""
+    ROLE_OPERATOR: _Role.ValueType  # 3
+    """Reads everything, cancels any job, sets policies, drains nodes, sets the clock; may submit for another user."""
+    ROLE_SERVICE: _Role.ValueType  # 4
+    """Another service of the suite."""
+
+class Role(_Role, metaclass=_RoleEnumTypeWrapper):
+    """What a caller may do; adlro token gives roles."""
+
+ROLE_UNSPECIFIED: Role.ValueType  # 0
+ROLE_SUBMITTER: Role.ValueType  # 1
+"""Submits, cancels and reads only his own jobs."""
+ROLE_READER: Role.ValueType  # 2
+"""Reads everything and changes nothing."""
+ROLE_OPERATOR: Role.ValueType  # 3
+"""Reads everything, cancels any job, sets policies, drains nodes, sets the clock; may submit for another user."""
+ROLE_SERVICE: Role.ValueType  # 4
+"""Another service of the suite."""
+Global___Role: _TypeAlias = Role  # noqa: Y015
+
 @_typing.final
 class SubmitJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -217,8 +355,32 @@ class JobFilter(_message.Message):
     APPLICATION_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     JOB_IDS_FIELD_NUMBER: _builtins.int
+    ACTIVE_AFTER_S_FIELD_NUMBER: _builtins.int
+    ENDED_BEFORE_S_FIELD_NUMBER: _builtins.int
+    SUBMITTED_AFTER_S_FIELD_NUMBER: _builtins.int
+    SUBMITTED_BEFORE_S_FIELD_NUMBER: _builtins.int
+    NAME_CONTAINS_FIELD_NUMBER: _builtins.int
+    PENDING_REASONS_FIELD_NUMBER: _builtins.int
+    MIN_PRIORITY_FIELD_NUMBER: _builtins.int
+    MAX_PRIORITY_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     application: _builtins.str
+    active_after_s: _builtins.float
+    """The following times are cluster time, as in Job. A job's times are those of the cluster that it ran on.
+    Jobs that were waiting or running at this time or later: they have not ended, or ended at it or later.
+    """
+    ended_before_s: _builtins.float
+    """Jobs that ended before this time."""
+    submitted_after_s: _builtins.float
+    """Jobs whose submit_s is this time or later."""
+    submitted_before_s: _builtins.float
+    """Jobs whose submit_s is before this time."""
+    name_contains: _builtins.str
+    """Jobs whose name has this text in it, in upper or lower case."""
+    min_priority: _builtins.float
+    """Jobs of this priority or a higher one."""
+    max_priority: _builtins.float
+    """Jobs of this priority or a lower one."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobState.ValueType]:
         """Any of these."""
@@ -235,6 +397,10 @@ class JobFilter(_message.Message):
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Any of these."""
 
+    @_builtins.property
+    def pending_reasons(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.PendingReason.ValueType]:
+        """Pending jobs that wait for any of these reasons."""
+
     def __init__(
         self,
         *,
@@ -244,12 +410,43 @@ class JobFilter(_message.Message):
         application: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        active_after_s: _builtins.float | None = ...,
+        ended_before_s: _builtins.float | None = ...,
+        submitted_after_s: _builtins.float | None = ...,
+        submitted_before_s: _builtins.float | None = ...,
+        name_contains: _builtins.str = ...,
+        pending_reasons: _abc.Iterable[_job_pb2.PendingReason.ValueType] | None = ...,
+        min_priority: _builtins.float | None = ...,
+        max_priority: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_after_s", b"_active_after_s", "_ended_before_s", b"_ended_before_s", "_max_priority", b"_max_priority", "_min_priority", b"_min_priority", "_submitted_after_s", b"_submitted_after_s", "_submitted_before_s", b"_submitted_before_s", "active_after_s", b"active_after_s", "ended_before_s", b"ended_before_s", "max_priority", b"max_priority", "min_priority", b"min_priority", "submitted_after_s", b"submitted_after_s", "submitted_before_s", b"submitted_before_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["application", b"application", "job_ids", b"job_ids", "job_types", b"job_types", "labels", b"labels", "states", b"states", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_after_s", b"_active_after_s", "_ended_before_s", b"_ended_before_s", "_max_priority", b"_max_priority", "_min_priority", b"_min_priority", "_submitted_after_s", b"_submitted_after_s", "_submitted_before_s", b"_submitted_before_s", "active_after_s", b"active_after_s", "application", b"application", "ended_before_s", b"ended_before_s", "job_ids", b"job_ids", "job_types", b"job_types", "labels", b"labels", "max_priority", b"max_priority", "min_priority", b"min_priority", "name_contains", b"name_contains", "pending_reasons", b"pending_reasons", "states", b"states", "submitted_after_s", b"submitted_after_s", "submitted_before_s", b"submitted_before_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__active_after_s: _TypeAlias = _typing.Literal["active_after_s"]  # noqa: Y015
+    _WhichOneofArgType__active_after_s: _TypeAlias = _typing.Literal["_active_after_s", b"_active_after_s"]  # noqa: Y015
+    _WhichOneofReturnType__ended_before_s: _TypeAlias = _typing.Literal["ended_before_s"]  # noqa: Y015
+    _WhichOneofArgType__ended_before_s: _TypeAlias = _typing.Literal["_ended_before_s", b"_ended_before_s"]  # noqa: Y015
+    _WhichOneofReturnType__max_priority: _TypeAlias = _typing.Literal["max_priority"]  # noqa: Y015
+    _WhichOneofArgType__max_priority: _TypeAlias = _typing.Literal["_max_priority", b"_max_priority"]  # noqa: Y015
+    _WhichOneofReturnType__min_priority: _TypeAlias = _typing.Literal["min_priority"]  # noqa: Y015
+    _WhichOneofArgType__min_priority: _TypeAlias = _typing.Literal["_min_priority", b"_min_priority"]  # noqa: Y015
+    _WhichOneofReturnType__submitted_after_s: _TypeAlias = _typing.Literal["submitted_after_s"]  # noqa: Y015
+    _WhichOneofArgType__submitted_after_s: _TypeAlias = _typing.Literal["_submitted_after_s", b"_submitted_after_s"]  # noqa: Y015
+    _WhichOneofReturnType__submitted_before_s: _TypeAlias = _typing.Literal["submitted_before_s"]  # noqa: Y015
+    _WhichOneofArgType__submitted_before_s: _TypeAlias = _typing.Literal["_submitted_before_s", b"_submitted_before_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__active_after_s) -> _WhichOneofReturnType__active_after_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ended_before_s) -> _WhichOneofReturnType__ended_before_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_priority) -> _WhichOneofReturnType__max_priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_priority) -> _WhichOneofReturnType__min_priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__submitted_after_s) -> _WhichOneofReturnType__submitted_after_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__submitted_before_s) -> _WhichOneofReturnType__submitted_before_s | None: ...
 
 Global___JobFilter: _TypeAlias = JobFilter  # noqa: Y015
 
@@ -260,10 +457,14 @@ class ListJobsRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """0: 100. More than 1000 is taken as 1000."""
     page_token: _builtins.str
-    """Of the previous response, with the same filter."""
+    """Of the previous response, with the same filter and order."""
+    order_by: Global___JobOrder.ValueType
+    view: Global___JobView.ValueType
     @_builtins.property
     def filter(self) -> Global___JobFilter: ...
     def __init__(
@@ -272,10 +473,12 @@ class ListJobsRequest(_message.Message):
         filter: Global___JobFilter | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        order_by: Global___JobOrder.ValueType = ...,
+        view: Global___JobView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -287,8 +490,14 @@ class ListJobsResponse(_message.Message):
 
     JOBS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    TOTAL_COUNT_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty at the end."""
+    total_count: _builtins.int
+    """How many jobs match, on all pages together, as of this page. Not set where it would cost more than the page: it is
+    set with the orders PRIORITY and WAIT, with other orders than SUBMITTED if the filter has only states that are not
+    final, and for a filter that has no more than a user.
+    """
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]: ...
     def __init__(
@@ -296,12 +505,15 @@ class ListJobsResponse(_message.Message):
         *,
         jobs: _abc.Iterable[_job_pb2.Job] | None = ...,
         next_page_token: _builtins.str = ...,
+        total_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total_count", b"_total_count", "total_count", b"total_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total_count", b"_total_count", "jobs", b"jobs", "next_page_token", b"next_page_token", "total_count", b"total_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__total_count: _TypeAlias = _typing.Literal["total_count"]  # noqa: Y015
+    _WhichOneofArgType__total_count: _TypeAlias = _typing.Literal["_total_count", b"_total_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_count) -> _WhichOneofReturnType__total_count | None: ...
 
 Global___ListJobsResponse: _TypeAlias = ListJobsResponse  # noqa: Y015
 
@@ -350,10 +562,12 @@ class WatchJobsRequest(_message.Message):
 
     FILTER_FIELD_NUMBER: _builtins.int
     AFTER_REVISION_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     after_revision: _builtins.int
     """Start after this revision, without a snapshot. Not set: a snapshot first.
     A revision that is no longer stored, or in the future: OUT_OF_RANGE; request a snapshot.
     """
+    view: Global___JobView.ValueType
     @_builtins.property
     def filter(self) -> Global___JobFilter: ...
     def __init__(
@@ -361,10 +575,11 @@ class WatchJobsRequest(_message.Message):
         *,
         filter: Global___JobFilter | None = ...,
         after_revision: _builtins.int | None = ...,
+        view: Global___JobView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision", "after_revision", b"after_revision", "filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision", "after_revision", b"after_revision", "filter", b"filter"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision", "after_revision", b"after_revision", "filter", b"filter", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after_revision: _TypeAlias = _typing.Literal["after_revision"]  # noqa: Y015
     _WhichOneofArgType__after_revision: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision"]  # noqa: Y015
@@ -491,3 +706,280 @@ class ReadJobLogsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadJobLogsResponse: _TypeAlias = ReadJobLogsResponse  # noqa: Y015
+
+@_typing.final
+class QueryAttemptsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_S_FIELD_NUMBER: _builtins.int
+    TO_S_FIELD_NUMBER: _builtins.int
+    GPU_IDS_FIELD_NUMBER: _builtins.int
+    MAX_BARS_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    BUCKET_COUNT_FIELD_NUMBER: _builtins.int
+    from_s: _builtins.float
+    """Attempts that ran at this cluster time or later."""
+    to_s: _builtins.float
+    """Attempts that began at this cluster time or earlier; not before from_s. Not set: the newest cluster time that the
+    orchestrator has applied events of, or from_s if that is later.
+    """
+    max_bars: _builtins.int
+    """The most bars; of more, the occupancy is sent instead. 0: 5,000. Fewer where these do not fit into one message."""
+    cluster: _builtins.str
+    """Only on GPUs of this cluster's description. Empty: of the most recently described one (or the one that
+    ADLRO_INGEST_CLUSTER names), and on GPUs that are in no description any more.
+    """
+    bucket_count: _builtins.int
+    """Buckets of an occupancy. 0: 600. Fewer where there are very many nodes."""
+    @_builtins.property
+    def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only on these GPUs. Empty: on all."""
+
+    def __init__(
+        self,
+        *,
+        from_s: _builtins.float = ...,
+        to_s: _builtins.float | None = ...,
+        gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
+        max_bars: _builtins.int = ...,
+        cluster: _builtins.str = ...,
+        bucket_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_to_s", b"_to_s", "to_s", b"to_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_s", b"_to_s", "bucket_count", b"bucket_count", "cluster", b"cluster", "from_s", b"from_s", "gpu_ids", b"gpu_ids", "max_bars", b"max_bars", "to_s", b"to_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__to_s: _TypeAlias = _typing.Literal["to_s"]  # noqa: Y015
+    _WhichOneofArgType__to_s: _TypeAlias = _typing.Literal["_to_s", b"_to_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_s) -> _WhichOneofReturnType__to_s | None: ...
+
+Global___QueryAttemptsRequest: _TypeAlias = QueryAttemptsRequest  # noqa: Y015
+
+@_typing.final
+class QueryAttemptsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    FROM_S_FIELD_NUMBER: _builtins.int
+    TO_S_FIELD_NUMBER: _builtins.int
+    BAR_COUNT_FIELD_NUMBER: _builtins.int
+    BARS_FIELD_NUMBER: _builtins.int
+    OCCUPANCY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    """The cluster whose GPUs stand first; empty: none is described."""
+    from_s: _builtins.float
+    """The range of the answer."""
+    to_s: _builtins.float
+    bar_count: _builtins.int
+    """Attempts in the range times their GPUs."""
+    @_builtins.property
+    def bars(self) -> Global___AttemptBars:
+        """Set if there are no more than max_bars."""
+
+    @_builtins.property
+    def occupancy(self) -> Global___AttemptOccupancy:
+        """Set if there are more."""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        from_s: _builtins.float = ...,
+        to_s: _builtins.float = ...,
+        bar_count: _builtins.int = ...,
+        bars: Global___AttemptBars | None = ...,
+        occupancy: Global___AttemptOccupancy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bars", b"bars", "occupancy", b"occupancy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bar_count", b"bar_count", "bars", b"bars", "cluster", b"cluster", "from_s", b"from_s", "occupancy", b"occupancy", "to_s", b"to_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryAttemptsResponse: _TypeAlias = QueryAttemptsResponse  # noqa: Y015
+
+@_typing.final
+class AttemptBars(_message.Message):
+    """A bar for each attempt and GPU of it, by begin: entry i of each column is bar i."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_IDS_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    GPU_INDEXES_FIELD_NUMBER: _builtins.int
+    JOB_INDEXES_FIELD_NUMBER: _builtins.int
+    USER_INDEXES_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    JOB_TYPES_FIELD_NUMBER: _builtins.int
+    STARTS_S_FIELD_NUMBER: _builtins.int
+    ENDS_S_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The GPUs with bars, in the order of the cluster's description; then those that are not in it, by name."""
+
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Number 0 is empty: a job of another user, which the caller may not know. So in users."""
+
+    @_builtins.property
+    def users(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def gpu_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Numbers in gpu_ids, job_ids and users."""
+
+    @_builtins.property
+    def job_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def user_indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """1, 2, ... of its job; 0 where the job is not to be known."""
+
+    @_builtins.property
+    def job_types(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobType.ValueType]: ...
+    @_builtins.property
+    def starts_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Cluster time, not cut to the range. An attempt that runs has the end infinity."""
+
+    @_builtins.property
+    def ends_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedScalarFieldContainer[Global___AttemptOutcome.ValueType]: ...
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The share of the GPU. Empty: all bars have all of it."""
+
+    def __init__(
+        self,
+        *,
+        gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        users: _abc.Iterable[_builtins.str] | None = ...,
+        gpu_indexes: _abc.Iterable[_builtins.int] | None = ...,
+        job_indexes: _abc.Iterable[_builtins.int] | None = ...,
+        user_indexes: _abc.Iterable[_builtins.int] | None = ...,
+        attempts: _abc.Iterable[_builtins.int] | None = ...,
+        job_types: _abc.Iterable[_job_pb2.JobType.ValueType] | None = ...,
+        starts_s: _abc.Iterable[_builtins.float] | None = ...,
+        ends_s: _abc.Iterable[_builtins.float] | None = ...,
+        outcomes: _abc.Iterable[Global___AttemptOutcome.ValueType] | None = ...,
+        shares: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "ends_s", b"ends_s", "gpu_ids", b"gpu_ids", "gpu_indexes", b"gpu_indexes", "job_ids", b"job_ids", "job_indexes", b"job_indexes", "job_types", b"job_types", "outcomes", b"outcomes", "shares", b"shares", "starts_s", b"starts_s", "user_indexes", b"user_indexes", "users", b"users"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptBars: _TypeAlias = AttemptBars  # noqa: Y015
+
+@_typing.final
+class AttemptOccupancy(_message.Message):
+    """How much of the time GPUs were held, by row and bucket of time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _RowKind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _RowKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[AttemptOccupancy._RowKind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ROW_KIND_UNSPECIFIED: AttemptOccupancy._RowKind.ValueType  # 0
+        ROW_KIND_NODE: AttemptOccupancy._RowKind.ValueType  # 1
+        ROW_KIND_GPU_MODEL: AttemptOccupancy._RowKind.ValueType  # 2
+
+    class RowKind(_RowKind, metaclass=_RowKindEnumTypeWrapper): ...
+    ROW_KIND_UNSPECIFIED: AttemptOccupancy.RowKind.ValueType  # 0
+    ROW_KIND_NODE: AttemptOccupancy.RowKind.ValueType  # 1
+    ROW_KIND_GPU_MODEL: AttemptOccupancy.RowKind.ValueType  # 2
+
+    ROW_KIND_FIELD_NUMBER: _builtins.int
+    ROW_NAMES_FIELD_NUMBER: _builtins.int
+    GPU_COUNTS_FIELD_NUMBER: _builtins.int
+    BUCKET_COUNT_FIELD_NUMBER: _builtins.int
+    BUCKET_S_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    FOLDED_BAR_COUNT_FIELD_NUMBER: _builtins.int
+    row_kind: Global___AttemptOccupancy.RowKind.ValueType
+    bucket_count: _builtins.int
+    bucket_s: _builtins.float
+    """The length of a bucket; the first begins at from_s."""
+    held: _builtins.bytes
+    """Row after row, a byte for each bucket: 0: no GPU of the row was held; 255: all of them, all the time."""
+    folded_bar_count: _builtins.int
+    """The bars that are folded into it."""
+    @_builtins.property
+    def row_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes or GPU models in the order of the cluster's description; an empty name stands for GPUs that are not in it."""
+
+    @_builtins.property
+    def gpu_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The GPUs of each row."""
+
+    def __init__(
+        self,
+        *,
+        row_kind: Global___AttemptOccupancy.RowKind.ValueType = ...,
+        row_names: _abc.Iterable[_builtins.str] | None = ...,
+        gpu_counts: _abc.Iterable[_builtins.int] | None = ...,
+        bucket_count: _builtins.int = ...,
+        bucket_s: _builtins.float = ...,
+        held: _builtins.bytes = ...,
+        folded_bar_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket_count", b"bucket_count", "bucket_s", b"bucket_s", "folded_bar_count", b"folded_bar_count", "gpu_counts", b"gpu_counts", "held", b"held", "row_kind", b"row_kind", "row_names", b"row_names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptOccupancy: _TypeAlias = AttemptOccupancy  # noqa: Y015
+
+@_typing.final
+class WhoAmIRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhoAmIRequest: _TypeAlias = WhoAmIRequest  # noqa: Y015
+
+@_typing.final
+class WhoAmIResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    TOKENS_NEEDED_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """Empty where no tokens are needed: the caller is anonymous."""
+    tokens_needed: _builtins.bool
+    """ingest has a users' file: a call needs a token."""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[Global___Role.ValueType]:
+        """Where no tokens are needed: all of them."""
+
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        roles: _abc.Iterable[Global___Role.ValueType] | None = ...,
+        tokens_needed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["roles", b"roles", "tokens_needed", b"tokens_needed", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhoAmIResponse: _TypeAlias = WhoAmIResponse  # noqa: Y015

@@ -69,6 +69,16 @@ class JobServiceStub:
                 request_serializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsResponse.FromString,
                 _registered_method=True)
+        self.QueryAttempts = channel.unary_unary(
+                '/adlro.v1.JobService/QueryAttempts',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.QueryAttemptsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.QueryAttemptsResponse.FromString,
+                _registered_method=True)
+        self.WhoAmI = channel.unary_unary(
+                '/adlro.v1.JobService/WhoAmI',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.WhoAmIResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -128,6 +138,21 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryAttempts(self, request, context):
+        """What ran where in a range of cluster time: a bar for each attempt and GPU, or, where these are too many, the share of
+        time for which GPUs were held. A submitter gets the attempts of others without job, user, type and outcome.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhoAmI(self, request, context):
+        """Who calls, and with which roles.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -165,6 +190,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.ReadJobLogs,
                     request_deserializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_job__service__pb2.ReadJobLogsResponse.SerializeToString,
+            ),
+            'QueryAttempts': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryAttempts,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.QueryAttemptsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.QueryAttemptsResponse.SerializeToString,
+            ),
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.WhoAmIRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.WhoAmIResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -356,6 +391,60 @@ class JobService:
             '/adlro.v1.JobService/ReadJobLogs',
             adlro_dot_v1_dot_job__service__pb2.ReadJobLogsRequest.SerializeToString,
             adlro_dot_v1_dot_job__service__pb2.ReadJobLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryAttempts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.JobService/QueryAttempts',
+            adlro_dot_v1_dot_job__service__pb2.QueryAttemptsRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.QueryAttemptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.JobService/WhoAmI',
+            adlro_dot_v1_dot_job__service__pb2.WhoAmIRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.WhoAmIResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,12 @@ class JobServiceStub:
     """The output of a job's program, also after its end. UNAVAILABLE: read on at the next offset. A job whose cluster has
     no logs: FAILED_PRECONDITION.
     """
+    QueryAttempts: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.QueryAttemptsRequest, _job_service_pb2.QueryAttemptsResponse]
+    """What ran where in a range of cluster time: a bar for each attempt and GPU, or, where these are too many, the share of
+    time for which GPUs were held. A submitter gets the attempts of others without job, user, type and outcome.
+    """
+    WhoAmI: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.WhoAmIRequest, _job_service_pb2.WhoAmIResponse]
+    """Who calls, and with which roles."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -79,6 +85,12 @@ class JobServiceAsyncStub(JobServiceStub):
     """The output of a job's program, also after its end. UNAVAILABLE: read on at the next offset. A job whose cluster has
     no logs: FAILED_PRECONDITION.
     """
+    QueryAttempts: _aio.UnaryUnaryMultiCallable[_job_service_pb2.QueryAttemptsRequest, _job_service_pb2.QueryAttemptsResponse]  # type: ignore[assignment]
+    """What ran where in a range of cluster time: a bar for each attempt and GPU, or, where these are too many, the share of
+    time for which GPUs were held. A submitter gets the attempts of others without job, user, type and outcome.
+    """
+    WhoAmI: _aio.UnaryUnaryMultiCallable[_job_service_pb2.WhoAmIRequest, _job_service_pb2.WhoAmIResponse]  # type: ignore[assignment]
+    """Who calls, and with which roles."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -144,5 +156,23 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """The output of a job's program, also after its end. UNAVAILABLE: read on at the next offset. A job whose cluster has
         no logs: FAILED_PRECONDITION.
         """
+
+    @_abc_1.abstractmethod
+    def QueryAttempts(
+        self,
+        request: _job_service_pb2.QueryAttemptsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.QueryAttemptsResponse, _abc.Awaitable[_job_service_pb2.QueryAttemptsResponse]]:
+        """What ran where in a range of cluster time: a bar for each attempt and GPU, or, where these are too many, the share of
+        time for which GPUs were held. A submitter gets the attempts of others without job, user, type and outcome.
+        """
+
+    @_abc_1.abstractmethod
+    def WhoAmI(
+        self,
+        request: _job_service_pb2.WhoAmIRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.WhoAmIResponse, _abc.Awaitable[_job_service_pb2.WhoAmIResponse]]:
+        """Who calls, and with which roles."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

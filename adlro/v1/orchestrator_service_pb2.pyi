@@ -1222,3 +1222,84 @@ class UndrainNodeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UndrainNodeResponse: _TypeAlias = UndrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class GetClusterCapacityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClusterCapacityRequest: _TypeAlias = GetClusterCapacityRequest  # noqa: Y015
+
+@_typing.final
+class GetClusterCapacityResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    GPU_MODELS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    @_builtins.property
+    def gpu_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuModelCapacity]:
+        """In the order of the cluster's description."""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        gpu_models: _abc.Iterable[Global___GpuModelCapacity] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "gpu_models", b"gpu_models"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClusterCapacityResponse: _TypeAlias = GetClusterCapacityResponse  # noqa: Y015
+
+@_typing.final
+class GpuModelCapacity(_message.Message):
+    """The GPUs of one model, as the orchestrator counts them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    USABLE_GPU_COUNT_FIELD_NUMBER: _builtins.int
+    FREE_GPU_COUNT_FIELD_NUMBER: _builtins.int
+    LARGEST_FREE_CPU_CORES_FIELD_NUMBER: _builtins.int
+    LARGEST_FREE_MEMORY_MIB_FIELD_NUMBER: _builtins.int
+    gpu_model: _builtins.str
+    gpu_count: _builtins.int
+    usable_gpu_count: _builtins.int
+    """Neither lost nor on a drained node."""
+    free_gpu_count: _builtins.int
+    """Of the usable ones, those that no job holds."""
+    largest_free_cpu_cores: _builtins.int
+    """The largest of the nodes with a free GPU of the model: of cores, and of memory, perhaps not of the same node. 0: no
+    GPU is free.
+    """
+    largest_free_memory_mib: _builtins.int
+    def __init__(
+        self,
+        *,
+        gpu_model: _builtins.str = ...,
+        gpu_count: _builtins.int = ...,
+        usable_gpu_count: _builtins.int = ...,
+        free_gpu_count: _builtins.int = ...,
+        largest_free_cpu_cores: _builtins.int = ...,
+        largest_free_memory_mib: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_gpu_count", b"free_gpu_count", "gpu_count", b"gpu_count", "gpu_model", b"gpu_model", "largest_free_cpu_cores", b"largest_free_cpu_cores", "largest_free_memory_mib", b"largest_free_memory_mib", "usable_gpu_count", b"usable_gpu_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuModelCapacity: _TypeAlias = GpuModelCapacity  # noqa: Y015

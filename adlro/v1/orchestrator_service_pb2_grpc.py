@@ -79,6 +79,11 @@ class OrchestratorServiceStub:
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.UndrainNodeRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.UndrainNodeResponse.FromString,
                 _registered_method=True)
+        self.GetClusterCapacity = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/GetClusterCapacity',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -146,6 +151,13 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetClusterCapacity(self, request, context):
+        """What is free now, by GPU model, for every role: no jobs, no users.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -193,6 +205,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.UndrainNode,
                     request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.UndrainNodeRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.UndrainNodeResponse.SerializeToString,
+            ),
+            'GetClusterCapacity': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetClusterCapacity,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -438,6 +455,33 @@ class OrchestratorService:
             '/adlro.v1.OrchestratorService/UndrainNode',
             adlro_dot_v1_dot_orchestrator__service__pb2.UndrainNodeRequest.SerializeToString,
             adlro_dot_v1_dot_orchestrator__service__pb2.UndrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetClusterCapacity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/GetClusterCapacity',
+            adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,8 @@ class OrchestratorServiceStub:
     DrainNode: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DrainNodeRequest, _orchestrator_service_pb2.DrainNodeResponse]
     """Starts no more jobs on a node; running jobs run on."""
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UndrainNodeRequest, _orchestrator_service_pb2.UndrainNodeResponse]
+    GetClusterCapacity: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetClusterCapacityRequest, _orchestrator_service_pb2.GetClusterCapacityResponse]
+    """What is free now, by GPU model, for every role: no jobs, no users."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -73,6 +75,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     DrainNode: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.DrainNodeRequest, _orchestrator_service_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """Starts no more jobs on a node; running jobs run on."""
     UndrainNode: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UndrainNodeRequest, _orchestrator_service_pb2.UndrainNodeResponse]  # type: ignore[assignment]
+    GetClusterCapacity: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetClusterCapacityRequest, _orchestrator_service_pb2.GetClusterCapacityResponse]  # type: ignore[assignment]
+    """What is free now, by GPU model, for every role: no jobs, no users."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -147,5 +151,13 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.UndrainNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.UndrainNodeResponse, _abc.Awaitable[_orchestrator_service_pb2.UndrainNodeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetClusterCapacity(
+        self,
+        request: _orchestrator_service_pb2.GetClusterCapacityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.GetClusterCapacityResponse, _abc.Awaitable[_orchestrator_service_pb2.GetClusterCapacityResponse]]:
+        """What is free now, by GPU model, for every role: no jobs, no users."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

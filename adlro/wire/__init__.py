@@ -27,6 +27,14 @@ from adlro.wire.decisions import (
     status_to_proto,
 )
 from adlro.wire.formats import FORMAT, check_format
+from adlro.wire.history import (
+    capacity_from_proto,
+    capacity_to_proto,
+    history_from_proto,
+    history_to_proto,
+    identity_from_proto,
+    identity_to_proto,
+)
 from adlro.wire.jobs import (
     attempt_ref_from_proto,
     attempt_ref_to_proto,
@@ -74,6 +82,8 @@ from adlro.wire.watching import (
     filter_to_proto,
     job_event_from_proto,
     job_event_to_proto,
+    page_from_proto,
+    page_to_proto,
     submitted_from_proto,
     submitted_to_proto,
 )
@@ -89,6 +99,8 @@ __all__ = [
     "batch_to_proto",
     "block_from_proto",
     "block_to_proto",
+    "capacity_from_proto",
+    "capacity_to_proto",
     "check_format",
     "chunk_from_proto",
     "chunk_to_proto",
@@ -111,6 +123,10 @@ __all__ = [
     "exit_to_proto",
     "filter_from_proto",
     "filter_to_proto",
+    "history_from_proto",
+    "history_to_proto",
+    "identity_from_proto",
+    "identity_to_proto",
     "job_event_from_proto",
     "job_event_to_proto",
     "job_from_proto",
@@ -118,6 +134,8 @@ __all__ = [
     "launch_placement",
     "neighbour_time_from_proto",
     "neighbour_time_to_proto",
+    "page_from_proto",
+    "page_to_proto",
     "payload_from_proto",
     "payload_to_proto",
     "placement_from_proto",

@@ -204,3 +204,32 @@ def job_to_proto(job: Job) -> job_pb2.Job:
         reserved_until_s=job.reserved_until_s,
         remaining_ratio=None if job.remaining_ratio == 1.0 else job.remaining_ratio,
     )
+
+
+def basic_job_to_proto(job: Job) -> job_pb2.Job:
+    """The message of a job record with what JOB_VIEW_BASIC has of it."""
+    spec = job.spec
+    return job_pb2.Job(
+        job_id=job.job_id,
+        spec=job_pb2.JobSpec(
+            name=spec.name,
+            user=spec.user,
+            job_type=int(spec.job_type),  # type: ignore[arg-type]  # enum numbers are those of JobType
+            priority=spec.priority,
+            gpu_count=spec.gpu_count,
+            begin_time_s=spec.begin_time_s,
+        ),
+        state=int(job.state),  # type: ignore[arg-type]  # enum numbers are those of JobState
+        pending_reason=int(job.pending_reason),  # type: ignore[arg-type]  # and of PendingReason
+        message=job.message,
+        created_unix_s=job.created_unix_s,
+        submit_s=job.submit_s,
+        start_s=job.start_s,
+        end_s=job.end_s,
+        gpu_id=job.gpu_id,
+        placement=placement_to_proto(job.placement),
+        gpu_model=job.gpu_model,
+        attempt_count=job.attempt_count,
+        revision=job.revision,
+        cancel_requested=job.cancel_requested,
+    )

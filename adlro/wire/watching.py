@@ -4,14 +4,49 @@ from __future__ import annotations
 
 from google.rpc import code_pb2
 
+from adlro.records.jobs import Job, PendingReason
 from adlro.records.submitting import Rejection, SubmittedJobs
-from adlro.records.watching import JobEvent, JobFilter
-from adlro.v1 import job_service_pb2
+from adlro.records.watching import JobEvent, JobFilter, JobPage, JobView
+from adlro.v1 import job_pb2, job_service_pb2
 from adlro.wire.fields import Part, Translation
-from adlro.wire.jobs import job_from_proto, job_to_proto
+from adlro.wire.jobs import basic_job_to_proto, job_from_proto, job_to_proto
 
-_FILTER = Translation(JobFilter, job_service_pb2.JobFilter)
+_FILTER = Translation(
+    JobFilter,
+    job_service_pb2.JobFilter,
+    parts={
+        # The record's NONE is the contract's number 0, which no filter has.
+        "pending_reasons": Part(
+            {"pending_reasons": lambda reasons: [int(each) for each in reasons]},
+            lambda message: frozenset(map(PendingReason, message.pending_reasons)),
+        )
+    },
+)
 filter_to_proto, filter_from_proto = _FILTER.to_proto, _FILTER.from_proto
+
+
+def job_of_view_to_proto(job: Job, view: JobView) -> job_pb2.Job:
+    """The message of a job, with as much of it as the view has."""
+    return basic_job_to_proto(job) if view is JobView.BASIC else job_to_proto(job)
+
+
+def page_to_proto(page: JobPage, view: JobView) -> job_service_pb2.ListJobsResponse:
+    """The message of a page."""
+    return job_service_pb2.ListJobsResponse(
+        jobs=[job_of_view_to_proto(job, view) for job in page.jobs],
+        next_page_token=page.next_page_token,
+        total_count=page.total_count,
+    )
+
+
+def page_from_proto(message: job_service_pb2.ListJobsResponse) -> JobPage:
+    """A page from its message."""
+    return JobPage(
+        [job_from_proto(each) for each in message.jobs],
+        message.next_page_token,
+        message.total_count if message.HasField("total_count") else None,
+    )
+
 
 _EVENT = Translation(
     JobEvent,
@@ -23,7 +58,19 @@ _EVENT = Translation(
         )
     },
 )
-job_event_to_proto, job_event_from_proto = _EVENT.to_proto, _EVENT.from_proto
+job_event_from_proto = _EVENT.from_proto
+
+
+def job_event_to_proto(event: JobEvent, view: JobView = JobView.FULL) -> job_service_pb2.WatchJobsResponse:
+    """The message of an event, with as much of its job as the view has."""
+    if view is JobView.FULL or event.job is None:
+        return _EVENT.to_proto(event)
+    return job_service_pb2.WatchJobsResponse(
+        kind=int(event.kind),  # type: ignore[arg-type]  # the numbers of JobEventKind
+        job=basic_job_to_proto(event.job),
+        revision=event.revision,
+    )
+
 
 _CODE_NUMBERS = dict(code_pb2.Code.items())
 _CODE_NAMES = {number: name for name, number in _CODE_NUMBERS.items()}

@@ -63,6 +63,12 @@ def _unnamed(neighbours: Sequence[NeighbourTime]) -> tuple[NeighbourTime, ...]:
     return (NeighbourTime(ApplicationSize(""), time_s),) if neighbours else ()
 
 
+def may_know(user: str) -> bool:
+    """Whether the caller may know of a user's jobs."""
+    caller = current_caller()
+    return caller is None or caller.sees_all or user == caller.user
+
+
 def only_visible(job_filter: JobFilter) -> JobFilter:
     """The filter, restricted to the caller's visible jobs.
 

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from adlro.errors import AdlroError, OutOfRange, Unavailable
 from adlro.kit.redis_errors import store_error
 from adlro.records.jobs import Job
-from adlro.records.watching import JobFilter
+from adlro.records.watching import JobFilter, JobView
 from adlro.services.ingest.turns import Turns
 from adlro.store import PAGE_BYTES, JobStore, JobStreamEntry
 
@@ -34,13 +34,19 @@ _SNAPSHOT_JOBS_PER_ROUND = 2
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
-    """A change of a job and its message."""
+    """A change of a job and its message; that of the basic view once somebody wants it."""
 
     revision: int
     job: Job
     message: bytes
+    basic: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its messages."""
+        return len(self.message) + len(self.basic)
 
 
 class _Epoch:
@@ -54,7 +60,7 @@ class JobWatch:
 
     Args:
         store: with a separate client for blocking reads.
-        encode: the message of a change.
+        encode: the message of a change, in a view.
         changes_kept: number of changes in memory, for all watchers together.
         bytes_kept: size of their messages.
     """
@@ -62,7 +68,7 @@ class JobWatch:
     def __init__(
         self,
         store: JobStore,
-        encode: Callable[[JobStreamEntry], bytes],
+        encode: Callable[[int, Job, JobView], bytes],
         changes_kept: int,
         bytes_kept: int = 16 << 20,
     ) -> None:
@@ -104,6 +110,17 @@ class JobWatch:
                 # during a failover, must not end the service.
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_LAST_S)
+
+    def message_of(self, change: Change, view: JobView) -> bytes:
+        """A change's message, made once for all watchers of that view."""
+        if view is not JobView.BASIC:
+            return change.message
+        if not change.basic:
+            change.basic = self._encode(change.revision, change.job, view)
+            place = change.revision - self._recent[0].revision if self._recent else -1
+            if 0 <= place < len(self._recent) and self._recent[place] is change:
+                self._recent_bytes += len(change.basic)
+        return change.basic
 
     def close(self) -> None:
         """Ends all present and later watches, each with the revision to resume with."""
@@ -232,9 +249,9 @@ class JobWatch:
         for event in events:
             change = self._change(event)
             recent.append(change)
-            self._recent_bytes += len(change.message)
+            self._recent_bytes += change.size
         while len(recent) > self._changes_kept or (self._recent_bytes > self._bytes_kept and len(recent) > 1):
-            self._recent_bytes -= len(recent.popleft().message)
+            self._recent_bytes -= recent.popleft().size
 
     def _page(self, first: int) -> list[Change]:
         """What a watcher takes of the changes in memory; it holds them until its client has read them."""
@@ -243,7 +260,7 @@ class JobWatch:
         # By index, not islice: a deque finds its last items at once, and walks to them from the left.
         for index in range(first, min(len(self._recent), first + _READ_COUNT)):
             change = self._recent[index]
-            size += len(change.message)
+            size += change.size
             if out and size > PAGE_BYTES:
                 break
             out.append(change)
@@ -262,7 +279,7 @@ class JobWatch:
         self._wake()
 
     def _change(self, event: JobStreamEntry) -> Change:
-        return Change(event.revision, event.job, self._encode(event))
+        return Change(event.revision, event.job, self._encode(event.revision, event.job, JobView.FULL))
 
     def _wake(self) -> None:
         self._advanced.set()

@@ -18,6 +18,7 @@ import structlog
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale, Unavailable
 from adlro.kit.redis_errors import store_error
 from adlro.placement import NOWHERE
+from adlro.records.capacity import ClusterCapacity
 from adlro.records.decisions import Decision, DecisionBasis
 from adlro.records.jobs import JobReservation, JobState, PendingReason
 from adlro.records.status import OrchestratorStatus
@@ -27,6 +28,7 @@ from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
+from adlro.services.orchestrator.ledger.capacity import capacity_of
 from adlro.services.orchestrator.ledger.entry import Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.metrics import GpuReading, OrchestratorMetrics, View
@@ -308,6 +310,14 @@ class Orchestrator:
     @staticmethod
     def _reservation(session: Session | None) -> JobReservation | None:
         return None if session is None else held_reservation(session.ledger, session.now_s)
+
+    def capacity(self) -> ClusterCapacity:
+        """What is free now, by GPU model.
+
+        Raises:
+            Unavailable: this instance is a standby, or does not act now.
+        """
+        return capacity_of(self._session_or_raise().ledger.occupancy)
 
     def view(self) -> View:
         """The state that metrics export; a standby exports only its policy."""

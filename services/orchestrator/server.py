@@ -36,7 +36,13 @@ from adlro.store.decisions import DecisionStore
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from adlro.wire import decision_filter_from_proto, decision_to_proto, policy_to_proto, status_to_proto
+from adlro.wire import (
+    capacity_to_proto,
+    decision_filter_from_proto,
+    decision_to_proto,
+    policy_to_proto,
+    status_to_proto,
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -220,6 +226,12 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """Lets jobs start on a node again."""
         await self._orchestrator.undrain(request.node_id)
         return pb.UndrainNodeResponse()
+
+    async def GetClusterCapacity(
+        self, request: pb.GetClusterCapacityRequest, context: Context
+    ) -> pb.GetClusterCapacityResponse:
+        """What is free now, by GPU model."""
+        return capacity_to_proto(self._orchestrator.capacity())
 
 
 def warm() -> None:

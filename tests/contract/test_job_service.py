@@ -26,7 +26,7 @@ from adlro.placement import Placement
 from adlro.records.jobs import AttemptRef, JobAttempt, JobReservation, JobState, PendingReason
 from adlro.store import JobStore, Move
 from adlro.store.keys import EVENTS
-from adlro.store.pages import encode
+from adlro.store.pages import Position, encode
 from adlro.v1 import job_pb2, job_service_pb2
 from adlro.wire import job_from_proto
 from tests.contract.ingest_suite import TIMEOUT_S, Ingest, ingest_here, job, stored
@@ -321,7 +321,7 @@ async def test_filters(ingest, redis_url):
 async def test_a_tampered_page_token_is_refused_with_the_way_out(ingest):
     await ingest.submit_many([job() for _ in range(5)])
     token = (await ingest.page(page_size=2)).next_page_token
-    forged = encode(b"0" * 32, 0, b"0" * 16)
+    forged = encode(b"0" * 32, Position(0), b"0" * 16)
     for bad in (token[:-1], token[:10] + ("A" if token[10] != "A" else "B") + token[11:], "x", forged):
         with pytest.raises(InvalidInput) as caught:
             await ingest.page(page_size=2, page_token=bad)

@@ -355,6 +355,39 @@ async def test_a_drained_node_gets_nothing_more_and_keeps_what_runs(house: House
         await house.call("UndrainNode", pb.UndrainNodeRequest(node_id=node))
 
 
+async def test_everybody_is_told_what_is_free_without_jobs_and_users(house: House) -> None:
+    await house.until_acting()
+
+    async def capacity() -> dict[str, Any]:
+        answer = await house.call("GetClusterCapacity", pb.GetClusterCapacityRequest())
+        assert answer.cluster
+        return {each.gpu_model: each for each in answer.gpu_models}
+
+    before = await capacity()
+    description = await house.cluster.DescribeCluster(cluster_service_pb2.DescribeClusterRequest(), timeout=TIMEOUT_S)
+    nodes = list(description.cluster.nodes)
+    assert list(before) == list(dict.fromkeys(gpu.gpu_model for node in nodes for gpu in node.gpus))
+    for model, each in before.items():
+        having = [node for node in nodes if any(gpu.gpu_model == model for gpu in node.gpus)]
+        count = sum(gpu.gpu_model == model for node in nodes for gpu in node.gpus)
+        assert (each.gpu_count, each.usable_gpu_count, each.free_gpu_count) == (count, count, count)
+        assert each.largest_free_cpu_cores == max(node.cpu_cores for node in having)
+        assert each.largest_free_memory_mib == max(node.memory_mib for node in having)
+    job = await house.submit(gpu_memory_mib=15000)
+    running = await house.until_state(job.job_id, JobState.RUNNING)
+
+    async def taken() -> bool:
+        found = (await capacity())[running.gpu_model]
+        return bool(found.free_gpu_count == found.usable_gpu_count - 1)
+
+    await house.until(taken)
+    node = running.gpu_id.partition("/")[0]
+    there = sum(gpu.gpu_model == running.gpu_model for each in nodes if each.node_id == node for gpu in each.gpus)
+    await house.call("DrainNode", pb.DrainNodeRequest(node_id=node))
+    after = (await capacity())[running.gpu_model]
+    assert after.usable_gpu_count == after.free_gpu_count == before[running.gpu_model].gpu_count - there
+
+
 async def test_a_node_that_is_not_there_is_refused_with_those_that_are(house: House) -> None:
     await house.until_acting()
     for method, request in (("DrainNode", pb.DrainNodeRequest), ("UndrainNode", pb.UndrainNodeRequest)):

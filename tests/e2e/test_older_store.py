@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from adlro.client import Client
+from adlro.client import Client, JobOrder
 from adlro.records.jobs import JobState
 from adlro.store.keys import STORE
 from adlro.wire import FORMAT
@@ -31,6 +31,12 @@ def test_jobs_policy_and_drained_nodes_of_an_older_version_go_on(redis_url: str,
             wait_until(lambda: client.get("job-6").attempt_count == 2, 60.0, "job-6 runs again")
             jobs = {job.job_id: job for job in client.list()}
             assert len(jobs) == 23
+            # What that version ended is in the history by time.
+            ended = {job.job_id for job in client.list(order=JobOrder.ENDED) if job.state.final}
+            assert ended >= {job.job_id for job in jobs.values() if job.state.final}
+            bars = client.query_attempts(0.0).bars
+            assert bars is not None
+            assert "job-1" in bars.job_ids
             running = [job for job in jobs.values() if job.state is JobState.RUNNING]
             assert len(running) == 12
             assert not any(job.gpu_id.startswith("turing-0") for job in running)

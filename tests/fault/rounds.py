@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 from adlro.client import AsyncClient, ClockMode, JobFilter, OrchestratorStatus
 from adlro.client.endpoints import Endpoints
 from adlro.errors import AdlroError, DeadlineExceeded, InternalError, InvalidInput, Unavailable
+from adlro.kit.redis import connect
 from adlro.kit.testing import spawn_service
 from adlro.records.jobs import JobSpec, JobType, SimulatedWork
 from tests.e2e.records import check_placements
+from tests.ended_index import check_ended_index
 from tests.fault import verdict
 from tests.fault.followers import ClusterFollower, JobFollower
 from tests.fault.network import Fault, Kind, Network
@@ -197,6 +199,8 @@ class Rounds:
         assert {request: job.job_id for request, job in again.items()} == self.acknowledged
         assert listed.keys() == set(self.acknowledged.values()), "a job was lost, or made twice"
         assert listed == jobs
+        async with connect(self.stack.redis.url) as redis:
+            await check_ended_index(redis)
         verdict.check_changes(watched)
         through = self._watched_through
         await through.until(lambda: through.revision >= watched.revision, f"revision {watched.revision}")

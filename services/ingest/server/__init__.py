@@ -17,11 +17,14 @@ from adlro.kit.redis_errors import store_problem
 from adlro.kit.redis_scripts import connect_for_scripts
 from adlro.kit.server import ServiceContext
 from adlro.records.cluster import Cluster
+from adlro.services.ingest.active import ActiveJobs
 from adlro.services.ingest.admission import Admission
 from adlro.services.ingest.clusters import ClusterRegistry
 from adlro.services.ingest.groups import GroupedWrites
+from adlro.services.ingest.history import AttemptHistories
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.metrics import CountedStore, JobMetrics
+from adlro.services.ingest.ownership import may_know
 from adlro.services.ingest.server import blocks
 from adlro.services.ingest.server.jobs import JobServicer, change_message
 from adlro.services.ingest.server.logs import JobLogs
@@ -30,6 +33,7 @@ from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore
 from adlro.services.ingest.watch import JobWatch
 from adlro.store import Created, NewJob, SubmitLimits
+from adlro.store.ended import EndedJobs
 from adlro.store.format import checked, claim_at_start
 from adlro.store.pages import PageTokens
 from adlro.v1 import cluster_pb2, job_service_pb2_grpc, telemetry_service_pb2_grpc
@@ -78,10 +82,18 @@ class IngestService:
         self._store = store = CountedStore(self._redis, self._blocking_redis, self._job_metrics, limits)
         self._watch = JobWatch(store, change_message, settings.watch_changes_kept, settings.watch_kept_mib << 20)
         creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
-        listing = JobList(store, PageTokens(self._redis))
+        self._ended = EndedJobs(self._redis, store)
+        active = ActiveJobs(store)
+        listing = JobList(store, PageTokens(self._redis), active, self._ended)
         self._logs = JobLogs(settings.cluster_address, Credentials.of_service(settings), store, self._watch)
         admission = Admission(clusters, settings.cluster)
-        self._jobs = JobServicer(store, creates, admission, listing, self._watch, self._logs)
+        histories = AttemptHistories(
+            store, active, self._ended, clusters, settings.cluster, settings.max_message_bytes, may_know
+        )
+        tokens_needed = bool(settings.users_file)
+        self._jobs = JobServicer(
+            store, creates, admission, listing, self._watch, self._logs, histories, tokens_needed=tokens_needed
+        )
         telemetry = TelemetryStore(
             self._redis,
             settings.telemetry_entries_kept,
@@ -122,9 +134,11 @@ class IngestService:
             try:
                 if count := await self._store.index_jobs():
                     context.log.info("jobs of an older version are in the index of users now", count=count)
+                if count := await self._ended.index():
+                    context.log.info("jobs that an older version ended are in the index by time now", count=count)
             except RedisError as error:
                 if store_problem(error) is None:  # else watch-redis tells of it
-                    context.log.error("the index of jobs by user can't be made", problem=str(error))
+                    context.log.error("the indexes of jobs can't be made", problem=str(error))
             await asyncio.sleep(_INDEX_EVERY_S)
 
     async def _end_streams(self, draining: asyncio.Event) -> None:

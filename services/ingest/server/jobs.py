@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from adlro.errors import AdlroError, LimitExceeded
+from adlro.kit.identity import current_caller
 from adlro.kit.validation import attempt_each
-from adlro.records.watching import JobEvent, JobEventKind
+from adlro.records.identity import Identity, Role
+from adlro.records.jobs import Job
+from adlro.records.watching import JobEvent, JobEventKind, JobOrder, JobView
 from adlro.services.ingest.admission import Admission
 from adlro.services.ingest.groups import GroupedWrites
+from adlro.services.ingest.history import AttemptHistories, AttemptQuery
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.ownership import (
     as_seen,
@@ -27,9 +32,18 @@ from adlro.services.ingest.server.logs import JobLogs
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
 from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
 from adlro.services.ingest.watch import JobWatch
-from adlro.store import Created, JobStore, JobStreamEntry, NewJob
+from adlro.store import Created, JobStore, NewJob
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
-from adlro.wire import filter_from_proto, job_event_to_proto, job_to_proto, spec_from_proto, submitted_to_proto
+from adlro.wire import (
+    filter_from_proto,
+    history_to_proto,
+    identity_to_proto,
+    job_event_to_proto,
+    job_to_proto,
+    page_to_proto,
+    spec_from_proto,
+    submitted_to_proto,
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -42,6 +56,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         creates: writes the jobs of streams, several at a time.
         admission: accepts or refuses jobs.
         listing: reads jobs in pages.
+        histories: reads what ran when.
+        tokens_needed: there is a users' file.
         watch: sends changes; `change_message` makes its messages.
         logs: reads the output of jobs.
     """
@@ -54,6 +70,9 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         listing: JobList,
         watch: JobWatch,
         logs: JobLogs,
+        histories: AttemptHistories,
+        *,
+        tokens_needed: bool,
     ) -> None:
         self._store = store
         self._creates = creates
@@ -61,6 +80,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         self._listing = listing
         self._watch = watch
         self._logs = logs
+        self._histories = histories
+        self._tokens_needed = tokens_needed
         self._draining = asyncio.Event()
 
     def end_streams(self) -> None:
@@ -121,11 +142,11 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     async def ListJobs(
         self, request: job_service_pb2.ListJobsRequest, context: Context
     ) -> job_service_pb2.ListJobsResponse:
-        """Jobs in the order of submission, a page at a time."""
+        """Jobs in an order, a page at a time."""
         job_filter = only_visible(filter_from_proto(request.filter))
-        found, token = await self._listing.page(job_filter, request.page_size, request.page_token)
-        jobs = [job_to_proto(as_seen(job)) for job in found]
-        return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=token)
+        order, view = JobOrder(request.order_by or JobOrder.SUBMITTED), JobView(request.view or JobView.FULL)
+        page = await self._listing.page(job_filter, request.page_size, request.page_token, order, view)
+        return page_to_proto(replace(page, jobs=[as_seen(job) for job in page.jobs]), view)
 
     async def CancelJob(
         self, request: job_service_pb2.CancelJobRequest, context: Context
@@ -142,18 +163,19 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> AsyncIterator[job_service_pb2.WatchJobsResponse | bytes]:
         """The jobs in their present state, then every change in order."""
         job_filter = only_visible(filter_from_proto(request.filter))
+        view = JobView(request.view or JobView.FULL)
         seen: dict[str, int] = {}
         if request.HasField("after_revision"):
             revision = request.after_revision
         else:
             revision, jobs = await self._watch.snapshot(job_filter, seen)
             async for job in jobs:
-                yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, as_seen(job), job.revision))
+                yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, as_seen(job), job.revision), view)
             yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT_END, None, revision))
         async for change in self._watch.changes(revision, job_filter, seen):
             seen_job = as_seen(change.job)
-            if seen_job is change.job:
-                yield change.message  # made once for all watchers
+            if seen_job is change.job or view is JobView.BASIC:  # which has no attempts
+                yield self._watch.message_of(change, view)  # made once for all watchers
             else:
                 yield job_event_to_proto(JobEvent(JobEventKind.CHANGE, seen_job, change.revision))
 
@@ -163,6 +185,27 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> AsyncIterator[bytes]:
         """The output of a job's program."""
         return self._logs.read(request, self._draining)
+
+    async def QueryAttempts(
+        self, request: job_service_pb2.QueryAttemptsRequest, context: Context
+    ) -> job_service_pb2.QueryAttemptsResponse:
+        """What ran where in a range of cluster time."""
+        query = AttemptQuery(
+            request.from_s,
+            request.to_s if request.HasField("to_s") else None,
+            tuple(request.gpu_ids),
+            request.max_bars,
+            request.cluster,
+            request.bucket_count,
+        )
+        return history_to_proto(await self._histories.query(query))
+
+    async def WhoAmI(self, request: job_service_pb2.WhoAmIRequest, context: Context) -> job_service_pb2.WhoAmIResponse:
+        """Who calls, and with which roles."""
+        caller = current_caller()
+        user, roles = ("", frozenset(Role)) if caller is None else (caller.user, caller.roles)
+        ordered = tuple(role for role in Role if role in roles)
+        return identity_to_proto(Identity(user, ordered, self._tokens_needed))
 
 
 _STREAM_TOO_LONG = LimitExceeded(
@@ -184,6 +227,6 @@ def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
     )
 
 
-def change_message(event: JobStreamEntry) -> bytes:
+def change_message(revision: int, job: Job, view: JobView) -> bytes:
     """The message of a change."""
-    return job_event_to_proto(JobEvent(JobEventKind.CHANGE, event.job, event.revision)).SerializeToString()
+    return job_event_to_proto(JobEvent(JobEventKind.CHANGE, job, revision), view).SerializeToString()

@@ -103,7 +103,7 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
     with suite.condition:
         for job in states:
             suite._record(job)
-    suite.policy = suite.policy_problem = suite.shadow = HOSTILE
+    suite.policy = suite.policy_problem = suite.shadow = suite.user = HOSTILE
     suite.drained = [node.node_id]
     suite.reservations = [held]
     suite.gpu_conditions = (GpuCondition(GPU, HOSTILE),)
@@ -164,6 +164,7 @@ SHOWING: dict[str, list[list[str]]] = {
     "drain": [["drain", f"n{HOSTILE}", "--reason", HOSTILE]],
     "undrain": [["undrain", f"n{HOSTILE}"]],
     "clock": [["clock"]],
+    "whoami": [["whoami"]],
 }
 # Without -o: tried below, and what they show of logs in test_programs.py.
 OUTPUT = {"run", "logs"}

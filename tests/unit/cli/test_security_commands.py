@@ -6,6 +6,7 @@ import builtins
 import datetime
 import hashlib
 import ipaddress
+import json
 import stat
 import sys
 from collections.abc import Callable
@@ -208,3 +209,11 @@ def test_a_caller_without_a_token_learns_where_his_own_is_found(suite: FakeSuite
     result = adlro("queue")
     assert result.exit_code == 1
     assert "127.0.0.1:PORT" in result.stderr
+
+
+def test_whoami_tells_user_and_roles(adlro, suite):
+    assert adlro("whoami").stdout == "ada (submitter, reader)\n"
+    told = json.loads(adlro("whoami", "-o", "json").stdout)
+    assert told == {"user": "ada", "roles": ["submitter", "reader"], "tokens_needed": True}
+    suite.tokens_needed = False
+    assert "No tokens are needed here" in adlro("whoami").stdout

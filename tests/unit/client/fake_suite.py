@@ -103,6 +103,7 @@ class FakeSuite:
         self.predicted_ids: list[str] = []
         self.calls: Counter[str] = Counter()
         self.failures: defaultdict[str, list[AdlroError | grpc.StatusCode | None]] = defaultdict(list)
+        self.user, self.tokens_needed = "ada", True
         self.takes_up = True
         self.room = 1_000_000  # jobs beyond it are refused
         self.stands_by = False  # another orchestrator acts
@@ -321,6 +322,12 @@ class _Services:
         if job_id not in self.suite.jobs:
             raise NotFound(f"there is no job {job_id}")
         return self.suite.jobs[job_id]
+
+    def do_WhoAmI(self, _request: Any) -> Any:
+        if not self.suite.tokens_needed:
+            return job_service_pb2.WhoAmIResponse(roles=job_service_pb2.Role.values()[1:])
+        roles = [job_service_pb2.ROLE_SUBMITTER, job_service_pb2.ROLE_READER]
+        return job_service_pb2.WhoAmIResponse(user=self.suite.user, roles=roles, tokens_needed=True)
 
     def do_GetJob(self, request: Any) -> Any:
         return job_service_pb2.GetJobResponse(job=job_to_proto(self._job(request.job_id)))

@@ -14,11 +14,13 @@ from adlro.kit.redis import connect
 from adlro.kit.testing import serve
 from adlro.records.jobs import JobSpec, JobState, JobType, NormalizedJob
 from adlro.records.watching import JobFilter
+from adlro.services.ingest.active import ActiveJobs
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.server import IngestService
 from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.watch import JobWatch
 from adlro.store import JobStore, Move, NewJob, sequence_of
+from adlro.store.ended import EndedJobs
 from adlro.store.keys import INDEX, JOB, USER
 from adlro.store.pages import PageTokens
 
@@ -42,8 +44,8 @@ class House:
     def __init__(self, redis: aioredis.Redis) -> None:
         self._redis: Any = redis
         self.store = JobStore(redis)
-        self.list = JobList(self.store, PageTokens(redis))
-        self.watch = JobWatch(self.store, lambda event: b"", 8)
+        self.list = JobList(self.store, PageTokens(redis), ActiveJobs(self.store), EndedJobs(redis, self.store))
+        self.watch = JobWatch(self.store, lambda revision, job, view: b"", 8)
 
     async def submit(self, user: str, count: int = 1) -> None:
         spec = JobSpec("n", user, JobType.SIMULATION)
@@ -57,7 +59,8 @@ class House:
         out: list[str] = []
         token = ""
         while True:
-            jobs, token = await self.list.page(job_filter, size, token)
+            page = await self.list.page(job_filter, size, token)
+            jobs, token = page.jobs, page.next_page_token
             out += [job.job_id for job in jobs]
             if not token:
                 return out
@@ -121,9 +124,9 @@ async def test_a_list_of_a_users_waiting_jobs_costs_nothing_for_those_that_ended
 
 async def test_a_short_page_reads_little_more_than_it_shows(house: House) -> None:
     await house.began()
-    jobs, token = await house.list.page(JobFilter(user="bob"), 10, "")
-    assert len(jobs) == 10
-    assert token
+    page = await house.list.page(JobFilter(user="bob"), 10, "")
+    assert len(page.jobs) == 10
+    assert page.next_page_token
     assert await house.hash_reads() <= 11 + SCRIPTS_READ
 
 
@@ -228,7 +231,7 @@ async def test_what_keeps_the_index_from_being_made_is_said_where_nothing_else_s
     settings = IngestSettings(redis_url=redis_url, listen="127.0.0.1:0")
     said = ""
     async with serve(IngestService(settings), settings), asyncio.timeout(60):
-        while "the index of jobs by user can't be made" not in said:
+        while "the indexes of jobs can't be made" not in said:
             await asyncio.sleep(0.01)
             said += capsys.readouterr().out
     assert "WRONGTYPE" in said

@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 
 from adlro.errors import OutOfRange, Unavailable
 from adlro.records.jobs import Job, JobSpec, JobState, JobType
-from adlro.records.watching import JobFilter
+from adlro.records.watching import JobFilter, JobView
 from adlro.services.ingest.watch import Change, JobWatch
 from adlro.store import PAGE_BYTES, JobChange, JobStreamEntry
 
@@ -78,9 +78,9 @@ class Store:
 
         return len(self.events), jobs()
 
-    def encode(self, event: JobStreamEntry) -> bytes:
-        self.encoded.append(event.revision)
-        return str(event.revision).encode()
+    def encode(self, revision: int, job: Job, view: JobView) -> bytes:
+        self.encoded.append(revision)
+        return f"{revision}{'' if view is JobView.FULL else ' basic'}".encode()
 
 
 @pytest.fixture
@@ -122,6 +122,22 @@ async def test_each_change_is_encoded_once_for_all_that_keep_up(store, watch):
     store.add(*(job(n) for n in range(1, 6)))
     assert await asyncio.gather(*firsts) == [[1, 2, 3, 4, 5]] * 20
     assert store.encoded == [1, 2, 3, 4, 5]
+    for each in watchers:
+        await each.aclose()
+
+
+async def test_a_change_is_encoded_once_for_all_watchers_of_the_basic_view(store, watch):
+    watchers: list[Any] = [watch.changes(0, EVERY) for _ in range(5)]
+    firsts = [asyncio.ensure_future(anext(each)) for each in watchers]
+    await store.until_blocking_reads(1)
+    store.add(job(1), job(2))
+    changes = [[await first, await anext(each)] for first, each in zip(firsts, watchers, strict=True)]
+    held = watch.bytes_held
+    messages = [[watch.message_of(change, JobView.BASIC) for change in each] for each in changes]
+    assert messages == [[b"1 basic", b"2 basic"]] * 5
+    assert watch.message_of(changes[0][0], JobView.FULL) == b"1"
+    assert store.encoded == [1, 2, 1, 2]
+    assert watch.bytes_held == held + len(b"1 basic2 basic")
     for each in watchers:
         await each.aclose()
 
@@ -260,7 +276,7 @@ async def test_a_change_on_the_way_to_a_state_that_does_not_match_is_told(store,
 
 
 async def test_what_is_kept_for_watchers_is_bounded_in_bytes(store):
-    made = JobWatch(store, lambda event: b"m" * 1000, changes_kept=8192, bytes_kept=10_000)
+    made = JobWatch(store, lambda revision, job, view: b"m" * 1000, changes_kept=8192, bytes_kept=10_000)
     reader = asyncio.ensure_future(made.run())
     changes: Any = made.changes(0, EVERY)
     async with aclosing(changes):
@@ -283,7 +299,7 @@ async def test_a_watcher_takes_a_page_of_bytes_at_a_time_however_far_it_is_behin
         return await read(after, **how)
 
     monkeypatch.setattr(store, "read_events", note)
-    made = JobWatch(store, lambda event: b"m" * 40_000, changes_kept=5)
+    made = JobWatch(store, lambda revision, job, view: b"m" * 40_000, changes_kept=5)
     reader = asyncio.ensure_future(made.run())
     live: Any = made.changes(0, EVERY)
     late: Any = made.changes(0, EVERY)

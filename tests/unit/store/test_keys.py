@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ HOME = "adlro/store/keys.py"
 # kit stands below the store and can't import it; nothing is ever kept under this one.
 ELSEWHERE = {"adlro/kit/redis.py": {"adlro:probe"}}
 # What only adlro/store/keys.py puts something behind, for all but scripts.
-BEGINNINGS = {"JOB", "USER"}
+BEGINNINGS = {"JOB", "USER", "RAN"}
 
 # A store outlives the release that wrote it: a name here changes only together with what takes an old store over.
 NAMES = {
@@ -28,6 +29,8 @@ NAMES = {
     "ACTIVE_COUNTS": "adlro:jobs:active:users",
     "USER": "adlro:jobs:user:",
     "INDEX": "adlro:jobs:index",
+    "ENDED": "adlro:jobs:ended",
+    "RAN": "adlro:jobs:ran:",
     "BUCKETS": "adlro:jobs:buckets",
     "REQUESTS": "adlro:jobs:requests",
     "OUTCOMES": "adlro:outcomes",
@@ -47,9 +50,10 @@ NAMES = {
     "STORE": "adlro:store",
     "OF_JOBS": "adlro:job*",
 }
-MADE = {
+MADE: dict[Callable[..., str], str] = {
     keys.job_key: "adlro:job:<job_id>",
     keys.user_key: "adlro:jobs:user:<user>",
+    keys.ran_key: "adlro:jobs:ran:<class>",
     keys.telemetry_key: "adlro:telemetry:<cluster>",
     keys.telemetry_latest_key: "adlro:telemetry:latest:<cluster>",
     keys.telemetry_latest_time_key: "adlro:telemetry:latest_time:<cluster>",

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import math
 import string
 from typing import Any
 
 import pytest
 
 from adlro.errors import InvalidInput
-from adlro.records.jobs import Job, JobSpec, JobState, JobType
+from adlro.records.jobs import Job, JobSpec, JobState, JobType, PendingReason
 from adlro.records.watching import JobFilter
-from adlro.store.pages import decode, encode
+from adlro.store.pages import Position, decode, encode
 
 SECRET = b"k" * 32
 FILTER = JobFilter(user="alice").digest()
@@ -16,12 +17,19 @@ ALPHABET = string.ascii_letters + string.digits + "-_"
 
 
 def test_a_token_comes_back_as_its_position():
-    for position in (0, 1, 2**40):
+    settled = [Position(7, -0.5, 9), Position(2**40, math.inf, 2**50), Position(1, -math.inf), Position(3, 0.0, 1)]
+    for position in (*map(Position, (0, 1, 2**40)), *settled):
         assert decode(SECRET, encode(SECRET, position, FILTER), FILTER) == position
 
 
+def test_tokens_of_the_order_of_submission_stay_as_older_releases_read_them():
+    # Of release 0.1.0, which knows no other order: of a position, and of a filter by user.
+    token = "AAAAAAAAABG4a_-4mDHdBBATbfELgwZXPlAYlwNZpQkDpMzRA-QaPw"
+    assert encode(SECRET, Position(17), FILTER) == token
+
+
 def test_every_changed_character_is_noticed():
-    token = encode(SECRET, 17, FILTER)
+    token = encode(SECRET, Position(17), FILTER)
     for at in range(len(token)):
         for other in ALPHABET:
             if other != token[at]:
@@ -38,15 +46,15 @@ def test_what_is_no_token_is_refused_with_the_way_out(token):
 
 
 def test_cut_lengthened_or_foreign_tokens_are_refused():
-    token = encode(SECRET, 17, FILTER)
-    for other in (token[:-1], token + "A", token + "=", encode(b"x" * 32, 17, FILTER)):
+    token = encode(SECRET, Position(17), FILTER)
+    for other in (token[:-1], token + "A", token + "=", encode(b"x" * 32, Position(17), FILTER)):
         with pytest.raises(InvalidInput):
             decode(SECRET, other, FILTER)
 
 
 def test_a_token_of_another_filter_is_refused_as_such():
     with pytest.raises(InvalidInput) as caught:
-        decode(SECRET, encode(SECRET, 17, FILTER), JobFilter(user="bob").digest())
+        decode(SECRET, encode(SECRET, Position(17), FILTER), JobFilter(user="bob").digest())
     assert caught.value.reason == "PAGE_TOKEN_OTHER_FILTER"
 
 
@@ -62,6 +70,14 @@ def test_filter_digests_tell_filters_apart_and_not_their_order():
         JobFilter(job_ids=frozenset({"a"})),
         JobFilter(states=frozenset({JobState.PENDING})),
         JobFilter(job_types=frozenset({JobType.SIMULATION})),
+        JobFilter(active_after_s=0.0),
+        JobFilter(ended_before_s=0.0),
+        JobFilter(submitted_after_s=0.0),
+        JobFilter(submitted_before_s=0.0),
+        JobFilter(name_contains="a"),
+        JobFilter(pending_reasons=(PendingReason.POLICY,)),
+        JobFilter(min_priority=0.0),
+        JobFilter(max_priority=0.0),
     ]
     assert len({each.digest() for each in filters}) == len(filters)
 

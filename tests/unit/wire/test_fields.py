@@ -19,6 +19,7 @@ from adlro.kit.testing import ROOT
 from adlro.placement import GpuShare, Placement
 from adlro.records.decisions import DecisionBasis
 from adlro.records.events import Clock, ClockMode
+from adlro.records.history import AttemptOutcome
 from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
@@ -33,8 +34,15 @@ from adlro.records.jobs import (
 from adlro.records.matrices import ClusterState, MetricColumn, StatePlane
 from adlro.records.predictions import PredictionBasis, RuntimePrediction
 from adlro.records.telemetry import Metric
-from adlro.records.watching import JobEventKind, JobFilter
-from adlro.v1 import cluster_pb2, decompose_service_pb2, job_pb2, orchestrator_service_pb2, telemetry_pb2
+from adlro.records.watching import JobEventKind, JobFilter, JobPage
+from adlro.v1 import (
+    cluster_pb2,
+    decompose_service_pb2,
+    job_pb2,
+    job_service_pb2,
+    orchestrator_service_pb2,
+    telemetry_pb2,
+)
 from adlro.wire import (
     SpreadColumns,
     block_from_proto,
@@ -59,8 +67,9 @@ BY_HAND: dict[type[Any], Any] = {
     ExpectedRuntime: job_pb2.ExpectedRuntime,
     NormalizedJob: job_pb2.NormalizedJob,
     SimulatedWork: job_pb2.SimulatedWork,
+    JobPage: job_service_pb2.ListJobsResponse,
 }
-"""Translated by hand, in adlro/wire/jobs.py; their way there and back is tests/unit/wire/test_jobs.py's."""
+"""Translated by hand, in adlro/wire/jobs.py and watching.py; there and back is tests/unit/wire/test_jobs.py's."""
 # Written beside the record's fields: the format, and for older clients what follows from others.
 DERIVED = {"Job": {"format", "gpu_id", "attempt_count"}, "JobAttempt": {"gpu_id"}}
 IN_PARTS = {Placement, GpuShare, MetricColumn, StatePlane}
@@ -141,7 +150,11 @@ def test_an_enumeration_is_the_contracts(kind: type[enum.Enum]) -> None:
     (described,) = (each for each in enumerations() if each.name == name)
     prefix = described.values[0].name.removesuffix("UNSPECIFIED")
     numbers = {each.name.removeprefix(prefix): each.number for each in described.values if each.number}
-    ours = {each.name: each.value for each in kind if not (kind in (JobType, PendingReason) and each.value == 0)}
+    ours = {
+        each.name: each.value
+        for each in kind
+        if not (kind in (JobType, PendingReason, AttemptOutcome) and each.value == 0)
+    }
     if issubclass(kind, enum.IntEnum):
         assert ours == numbers
     assert ours.keys() == numbers.keys()
@@ -235,9 +248,14 @@ def test_what_a_message_lacks_has_the_records_default() -> None:
 
 def test_the_collections_of_a_filter_are_sets_when_they_arrive() -> None:
     (translation,) = (each for each in TRANSLATIONS if each.record is JobFilter)
-    sent = JobFilter(states=[JobState.PENDING, JobState.PENDING], job_ids=("job-1",))
+    sent = JobFilter(
+        states=[JobState.PENDING, JobState.PENDING], job_ids=("job-1",), pending_reasons=[PendingReason.POLICY]
+    )
     assert filter_from_proto(translation.to_proto(sent)) == JobFilter(
-        frozenset({JobState.PENDING}), frozenset(), job_ids=frozenset({"job-1"})
+        frozenset({JobState.PENDING}),
+        frozenset(),
+        job_ids=frozenset({"job-1"}),
+        pending_reasons=frozenset({PendingReason.POLICY}),
     )
 
 
