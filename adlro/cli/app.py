@@ -20,6 +20,7 @@ from adlro.cli.replay import replay
 from adlro.cli.run import run
 from adlro.cli.shell import ReportingGroup
 from adlro.cli.token import token
+from adlro.cli.top.command import top
 from adlro.cli.train import train
 from adlro.cli.up import up
 from adlro.cli.workload import workload
@@ -92,6 +93,7 @@ app.command(rich_help_panel=JOBS)(jobs.requeue)
 app.command(rich_help_panel=JOBS)(replay)
 app.command(rich_help_panel=JOBS)(workload)
 
+app.command(rich_help_panel=CLUSTER)(top)
 app.command(rich_help_panel=CLUSTER)(gpus.gpus)
 app.command(rich_help_panel=CLUSTER)(cluster.policy)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(evaluate)

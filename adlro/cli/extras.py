@@ -20,3 +20,16 @@ def require_suite(command: str) -> None:
             f"`{command}` needs the suite's packages ({', '.join(missing)} missing); install them "
             f"{with_extra('suite')}. For a suite that runs elsewhere: ADLRO_SERVER=HOST:PORT"
         )
+
+
+def require_textual() -> None:
+    """For the screen of `adlro top`.
+
+    Raises:
+        Unsupported: this installation has no Textual.
+    """
+    if find_spec("textual") is None:
+        raise Unsupported(
+            f"`adlro top` needs Textual; install it {with_extra('top')}. Without it: `adlro top --once` prints one "
+            "picture, and `adlro gpus --watch` shows the GPUs"
+        )
