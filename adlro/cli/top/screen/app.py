@@ -19,15 +19,11 @@ from adlro.cli.top.head import Head, head_of
 from adlro.cli.top.job_rows import JobEntry, JobOrder, JobSearch, Moment, ordered
 from adlro.cli.top.model import TopModel
 from adlro.cli.top.screen.drawn_lines import BACKGROUND, LineTable
-from adlro.cli.top.screen.pages import (
-    CancelQuestion,
-    DecisionsPage,
-    GpusPage,
-    HelpPage,
-    JobPage,
-    JobsPage,
-    Page,
-)
+from adlro.cli.top.screen.jobs_page import JobsPage
+from adlro.cli.top.screen.page import Page
+from adlro.cli.top.screen.question import CancelQuestion
+from adlro.cli.top.screen.reading_pages import HelpPage, JobPage
+from adlro.cli.top.screen.table_pages import DecisionsPage, GpusPage
 from adlro.errors import AdlroError
 from adlro.text import visible
 
