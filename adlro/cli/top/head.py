@@ -224,7 +224,7 @@ def _decider(head: Head) -> list[Line]:
     if head.deciding == head.policy:
         items: list[Line] = [[("decided by ", "dim"), (visible(head.policy), "accent"), (version, "dim")]]
     else:
-        why = f" for {visible(head.policy)}{version}" + (f": {head.basis}" if head.basis else "")
+        why = f" for {visible(head.policy)}{version}" + (f": {visible(head.basis)}" if head.basis else "")
         items = [[("decided by ", "dim"), (visible(head.deciding), "warn"), (why, "warn")]]
     shadow = head.shadow
     if shadow is not None:

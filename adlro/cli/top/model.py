@@ -48,7 +48,7 @@ class TopModel:
         self.jobs_complete = False
         self.jobs_revision: int | None = None
         self._gone: dict[str, int] = {}
-        self._snapshot: set[str] | None = None
+        self._snapshot: dict[str, Job] | None = None
         self._time: tuple[float, float] | None = None
         self._described_revision: tuple[str, int] | None = None
         self._lag: int | None = None
@@ -78,7 +78,7 @@ class TopModel:
 
     def begin_jobs(self) -> None:
         """A snapshot of the open jobs follows: at its end, what it did not have is gone."""
-        self._snapshot = set()
+        self._snapshot = {}
 
     def take_job(self, event: JobEvent) -> None:
         """A job's state, in the order in which it came or in another one."""
@@ -86,7 +86,7 @@ class TopModel:
             self._end_snapshot(event.revision)
         elif event.job is not None:
             if self._snapshot is not None and event.kind is JobEventKind.SNAPSHOT:
-                self._snapshot.add(event.job.job_id)
+                self._snapshot[event.job.job_id] = event.job
             if event.kind is JobEventKind.CHANGE:
                 self.jobs_revision = max(self.jobs_revision or 0, event.revision)
             self._take(event.job)
@@ -114,18 +114,13 @@ class TopModel:
             del self._gone[next(iter(self._gone))]
 
     def _end_snapshot(self, revision: int) -> None:
-        seen, self._snapshot = self._snapshot, None
+        seen, self._snapshot = self._snapshot or {}, None
         if self.jobs_revision is not None and revision < self.jobs_revision:
             # The store lost its last changes: what came after them never was.
             self._gone.clear()
-            for job_id in [each for each in self.entries if seen is not None and each not in seen]:
-                del self.entries[job_id]
-        elif seen is not None:
-            missing = [
-                each for each, entry in self.entries.items() if each not in seen and entry.job.revision <= revision
-            ]
-            for job_id in missing:
-                self._forget(job_id, self.entries[job_id].job.revision)
+            self.entries = {job_id: JobEntry(job) for job_id, job in seen.items()}
+        for job_id in [each for each in self.entries if each not in seen]:
+            self._forget(job_id, self.entries[job_id].job.revision)
         self.jobs_revision = revision
         self.jobs_complete = True
 
