@@ -288,8 +288,8 @@ def columns_for(width: int) -> tuple[Column, ...]:
         fixed = [Column("JOB", 10), Column("NAME", 0), Column("STATE", 7), Column("REASON", 0)]
         fixed += [Column("WAIT", 5, True), Column("GPU", 12), Column("RUN/EXP", 11, True)]
     else:
-        fixed = [Column("JOB", 12), Column("NAME", 0), Column("USER", 10), Column("TYPE", 10), Column("STATE", 7)]
-        fixed += [Column("REASON", 0), Column("WAIT", 5, True), Column("GPU", 16), Column("PRIO", 4, True)]
+        fixed = [Column("JOB", 11), Column("NAME", 0), Column("USER", 9), Column("TYPE", 10), Column("STATE", 7)]
+        fixed += [Column("REASON", 0), Column("WAIT", 5, True), Column("GPU", 13), Column("PRIO", 4, True)]
         fixed += [Column("RUN/EXP", 11, True)]
     left = width - sum(each.width for each in fixed) - (len(fixed) - 1)
     names = max(left * 11 // 20, 4)

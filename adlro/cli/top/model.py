@@ -85,7 +85,8 @@ class TopModel:
         if event.kind is JobEventKind.SNAPSHOT_END:
             self._end_snapshot(event.revision)
         elif event.job is not None:
-            if self._snapshot is not None and event.kind is JobEventKind.SNAPSHOT:
+            if event.kind is JobEventKind.SNAPSHOT:
+                self._snapshot = {} if self._snapshot is None else self._snapshot
                 self._snapshot[event.job.job_id] = event.job
             if event.kind is JobEventKind.CHANGE:
                 self.jobs_revision = max(self.jobs_revision or 0, event.revision)
@@ -114,7 +115,7 @@ class TopModel:
             del self._gone[next(iter(self._gone))]
 
     def _end_snapshot(self, revision: int) -> None:
-        seen, self._snapshot = self._snapshot or {}, None
+        seen, self._snapshot = {} if self._snapshot is None else self._snapshot, None
         if self.jobs_revision is not None and revision < self.jobs_revision:
             # The store lost its last changes: what came after them never was.
             self._gone.clear()

@@ -157,7 +157,7 @@ class TopApp(App[int]):
 
     def draw(self) -> None:
         """Draws the page on top."""
-        if isinstance(self.screen, Page) and self.screen.is_mounted:
+        if isinstance(self.screen, Page):
             self.screen.draw()
 
     # What the user sets

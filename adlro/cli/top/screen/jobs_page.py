@@ -53,9 +53,9 @@ class JobsPage(Page):
         """The jobs."""
         return self.query_one("#jobs", LineTable)
 
-    def draw(self) -> None:
-        """Shows what is known now."""
-        super().draw()
+    def show_known(self) -> None:
+        """Fills the page's parts."""
+        super().show_known()
         top, width, height = self.top, self.size.width, self.size.height
         small = height < 30
         self.query_one("#head", LineBlock).show(

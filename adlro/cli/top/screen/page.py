@@ -66,7 +66,12 @@ class Page(Screen[None]):
         return cast("Program", self.app)
 
     def draw(self) -> None:
-        """Shows what is known now."""
+        """Shows what is known now, once the page's parts are there."""
+        if self.is_attached and self.query("#hints"):
+            self.show_known()
+
+    def show_known(self) -> None:
+        """Fills the page's parts."""
         lines, actions = hint_lines(self.HINTS, self.size.width)
         self.query_one("#hints", LineBlock).show(lines, actions)
 

@@ -50,9 +50,9 @@ class LinesPage(Page):
         """The lines."""
         raise NotImplementedError
 
-    def draw(self) -> None:
-        """Shows what is known now."""
-        super().draw()
+    def show_known(self) -> None:
+        """Fills the page's parts."""
+        super().show_known()
         self.query_one("#head", LineBlock).show([self.title_line(self.name_of_page())])
         table = self.query_one("#lines", LineTable)
         self._lines = [[], *self.content(max(table.width - 2, 10))]

@@ -50,9 +50,9 @@ class GpusPage(Page):
         """Begins at the table."""
         self.query_one("#gpus", LineTable).focus()
 
-    def draw(self) -> None:
-        """Shows what is known now."""
-        super().draw()
+    def show_known(self) -> None:
+        """Fills the page's parts."""
+        super().show_known()
         top = self.top
         lines = [self.title_line("GPUs")]
         if not top.cells:
@@ -117,9 +117,9 @@ class DecisionsPage(Page):
             self.draw()
             await asyncio.sleep(1.0)
 
-    def draw(self) -> None:
-        """Shows what is known now."""
-        super().draw()
+    def show_known(self) -> None:
+        """Fills the page's parts."""
+        super().show_known()
         lines = [self.title_line("decisions")]
         if self._problem:
             lines += [cut([(self._problem, "warn")], self.size.width)]
