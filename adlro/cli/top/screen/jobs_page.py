@@ -64,7 +64,7 @@ class JobsPage(Page):
         cells = top.cells
         lines: list[Line] = []
         if cells:
-            drawn, fold = strip(cells, top.metric, width, max(height // 6, 3))
+            drawn, fold = strip(cells, top.metric, width, max(height // 5, 3))
             lines = [*drawn, cut(legend(top.metric, fold, width), width)]
             if not small:
                 lines = [[], *lines, []]
