@@ -129,7 +129,10 @@ class TopModel:
         """The orchestrator's state at a monotonic time."""
         self.status = status
         if status.cluster_connected:
-            self._time = (status.cluster_time_s, now_s)
+            # Its time is that of the last event that it heard of, however long ago: only news counts.
+            known_s = self.moment(now_s, 0.0).cluster_s
+            if known_s is None or status.cluster_time_s > known_s:
+                self._time = (status.cluster_time_s, now_s)
             if self._described_revision is not None and self._described_revision[0] == status.cluster_incarnation:
                 # The description is the older one of the two: what it has more of events is not taken up yet.
                 self._lag = max(self._described_revision[1] - status.cluster_revision, 0)

@@ -162,6 +162,15 @@ def test_cluster_time_goes_on_between_two_answers(clock: Clock, after_2_s: float
     assert model.moment(102.0, 0.0).cluster_s == after_2_s
 
 
+def test_the_orchestrators_time_of_its_last_event_does_not_turn_the_clock_back() -> None:
+    model = TopModel()
+    model.take_description(description(), 100.0)
+    model.take_status(status(cluster_time_s=5.0), 101.0)
+    assert model.moment(101.0, 0.0).cluster_s == 61.0
+    model.take_status(status(cluster_time_s=90.0), 101.0)
+    assert model.moment(101.0, 0.0).cluster_s == 90.0
+
+
 def test_the_time_of_a_cluster_that_is_silent_stands_still() -> None:
     model = TopModel()
     model.take_description(description(), 100.0)
