@@ -22,13 +22,18 @@ def require_suite(command: str) -> None:
         )
 
 
+def has_textual() -> bool:
+    """Whether `adlro top` can draw its screen."""
+    return find_spec("textual") is not None
+
+
 def require_textual() -> None:
     """For the screen of `adlro top`.
 
     Raises:
         Unsupported: this installation has no Textual.
     """
-    if find_spec("textual") is None:
+    if not has_textual():
         raise Unsupported(
             f"`adlro top` needs Textual; install it {with_extra('top')}. Without it: `adlro top --once` prints one "
             "picture, and `adlro gpus --watch` shows the GPUs"

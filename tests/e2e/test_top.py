@@ -64,6 +64,7 @@ def test_one_document_of_the_running_suite(suite: RunningSuite) -> None:
             each["job_ids"][0]: [each["gpu_id"]] for each in found["gpus"]
         }
         assert {each["state"] for each in found["jobs"]} == {"pending", "running"}
+        assert isinstance(found["event_lag"], int)
         assert all(each["wait_s"] is not None for each in found["jobs"])
         assert any(each["expected_runtime_s"] for each in found["jobs"])
         waiting = adlro_json("top", "--once", "--filter", "state:waiting", "-n", "1", server=suite.server)
@@ -160,6 +161,7 @@ def test_a_killed_service_is_told_and_forgotten_when_it_is_back(own_suite: Runni
         after = len(program.written)
         os.kill(own_suite.pids[service], signal.SIGKILL)
         program.wait_for("away", 30.0, after=after)
+        after = len(program.written)
         program.wait_for("mlive\x1b", 60.0, after=after)  # all of them: of some it says `others live`
         program.press(b"q")
         assert program.end() == 0

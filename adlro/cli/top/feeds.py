@@ -64,6 +64,7 @@ class Feeds:
         self._visible = visible
         self._resume_after: int | None = None
         self._opened_s: dict[Feed, float] = {}
+        self._picture_every_s = interval_s
 
     async def run(self) -> None:
         """Reads all sources, endlessly."""
@@ -140,17 +141,15 @@ class Feeds:
 
     async def _gpus(self) -> None:
         self._opened_s[Feed.GPUS] = time.monotonic()
-        async with aclosing(_gpu_states(self._client, max(self._interval_s, self._picture_every_s))) as states:
+        every_s = self._picture_every_s
+        async with aclosing(_gpu_states(self._client, every_s)) as states:
             async for state in states:
                 self._model.take_gpus(state)
                 self._model.heard(Feed.GPUS, time.monotonic())
-
-    @property
-    def _picture_every_s(self) -> float:
-        """The larger the cluster, the larger its pictures: read less often."""
-        cluster = self._model.cluster
-        gpu_count = sum(len(node.gpus) for node in cluster.nodes) if cluster is not None else 0
-        return gpu_count / _GPUS_A_SECOND
+                # The larger the cluster, the larger its pictures: read less often.
+                self._picture_every_s = max(self._interval_s, len(state.gpus) / _GPUS_A_SECOND)
+                if self._picture_every_s > 2.0 * every_s:
+                    return
 
     async def _check(self, feed: Feed, address: str, service: str) -> None:
         """A stream without messages says nothing of its service; so does one whose process stands still."""

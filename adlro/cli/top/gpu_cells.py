@@ -90,9 +90,23 @@ class GpuCell:
     why: str = ""
 
 
+Figures = tuple[Mapping[Metric, float], Mapping[Metric, float], GpuDrift]
+"""Of a GPU by metric: 0..1 of what its model can, in the metric's unit; and its drift."""
+_NO_FIGURES: Figures = ({}, {}, _NO_DRIFT)
+
+
+def gpu_figures(state: ClusterState) -> dict[str, Figures]:
+    """What each GPU reports, by its id; what was never reported is left out."""
+    ratios = {metric: plane.normalized.tolist() for metric, plane in state.planes.items()}
+    raw = {metric: plane.raw.tolist() for metric, plane in state.planes.items()}
+    return {
+        each.gpu_id: (_known(ratios, number), _known(raw, number), each.drift) for number, each in enumerate(state.gpus)
+    }
+
+
 def gpu_cells(
     cluster: Cluster,
-    state: ClusterState | None,
+    figures: Mapping[str, Figures],
     jobs_on: Mapping[str, Sequence[str]],
     lost: Mapping[str, str],
     drained: Mapping[str, str],
@@ -101,21 +115,14 @@ def gpu_cells(
 
     Args:
         cluster: nodes and GPUs.
-        state: what they report; None: not known.
+        figures: what they report, by id.
         jobs_on: the jobs that have a GPU, by its id.
         lost: lost GPUs, with the reason where it is known.
         drained: drained nodes, with the reason where it is given.
     """
-    index = {each.gpu_id: number for number, each in enumerate(state.gpus)} if state is not None else {}
-    ratios: dict[Metric, list[float]] = {}
-    raw: dict[Metric, list[float]] = {}
-    if state is not None:
-        ratios = {metric: plane.normalized.tolist() for metric, plane in state.planes.items()}
-        raw = {metric: plane.raw.tolist() for metric, plane in state.planes.items()}
     found = []
     for node, gpu in cluster.gpus():
-        number = index.get(gpu.gpu_id)
-        own = {} if number is None else _known(ratios, number)
+        own, raw, drift = figures.get(gpu.gpu_id, _NO_FIGURES)
         job_ids = tuple(jobs_on.get(gpu.gpu_id, ()))
         why = ""
         if gpu.gpu_id in lost:
@@ -137,8 +144,8 @@ def gpu_cells(
                 mode,
                 job_ids,
                 own,
-                {} if number is None else _known(raw, number),
-                state.gpus[number].drift if state is not None and number is not None else _NO_DRIFT,
+                raw,
+                drift,
                 why,
             )
         )

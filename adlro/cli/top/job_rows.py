@@ -33,9 +33,16 @@ class Expected:
 
 
 class JobEntry:
-    """One open job, with the texts that stay until its record changes."""
+    """One open job, with the texts that stay until its record changes.
 
-    __slots__ = ("fields", "gpu", "haystack", "job", "name", "number", "reason", "type", "user")
+    Attributes:
+        number: of its id.
+        gpu: its GPUs or, while it waits, what it asks for.
+        waiting: whether it waits for its start, and `waits_for` why, as a name.
+        fields, haystack: what a filter searches.
+    """
+
+    __slots__ = ("fields", "gpu", "haystack", "job", "name", "number", "reason", "type", "user", "waiting", "waits_for")
 
     def __init__(self, job: Job) -> None:
         spec = job.spec
@@ -44,6 +51,8 @@ class JobEntry:
         self.user = visible(spec.user)
         self.type = TYPE_SHORT[spec.job_type]
         self.reason = reason_text(job)
+        self.waiting = job.state is JobState.PENDING
+        self.waits_for = reason_name(job)
         self.gpu = visible(placement_text(job.placement, 1)) if holds_gpus(job) else gpus_wanted(job)
         digits = job.job_id.rpartition("-")[2]
         self.number = int(digits) if digits.isascii() and digits.isdecimal() else 0
@@ -59,11 +68,6 @@ class JobEntry:
             "label": " ".join(f"{visible(key)}={visible(value)}" for key, value in spec.labels.items()).lower(),
         }
         self.haystack = "\n".join(self.fields.values())
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it waits for its start."""
-        return self.job.state is JobState.PENDING
 
 
 def holds_gpus(job: Job) -> bool:

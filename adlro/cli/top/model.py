@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from adlro.cli.top.feed_states import Feed, FeedState, FeedStatus
-from adlro.cli.top.gpu_cells import GpuCell, gpu_cells
-from adlro.cli.top.job_rows import Expected, JobEntry, Moment, holds_gpus, reason_name
+from adlro.cli.top.gpu_cells import Figures, GpuCell, gpu_cells, gpu_figures
+from adlro.cli.top.job_rows import Expected, JobEntry, Moment, holds_gpus
 from adlro.records.cluster import Cluster
 from adlro.records.events import ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobState
@@ -32,7 +32,7 @@ class TopModel:
         state: what the GPUs report; None: not known yet.
         expected: runtimes by job, where they were asked for.
         ended: jobs that ended since the begin, by state.
-        version: changes with each record that is taken.
+        version: changes with each record that is taken; `jobs_version` with those of jobs.
     """
 
     def __init__(self) -> None:
@@ -44,6 +44,7 @@ class TopModel:
         self.expected: dict[str, Expected] = {}
         self.ended: Counter[JobState] = Counter()
         self.version = 0
+        self.jobs_version = 0
         self.feeds = {feed: FeedStatus() for feed in Feed}
         self.jobs_complete = False
         self.jobs_revision: int | None = None
@@ -52,6 +53,7 @@ class TopModel:
         self._time: tuple[float, float] | None = None
         self._described_revision: tuple[str, int] | None = None
         self._lag: int | None = None
+        self._figures: dict[str, Figures] = {}
         self._cells: tuple[int, list[GpuCell]] = (-1, [])
 
     # Sources
@@ -92,6 +94,7 @@ class TopModel:
                 self.jobs_revision = max(self.jobs_revision or 0, event.revision)
             self._take(event.job)
         self.version += 1
+        self.jobs_version += 1
 
     def _take(self, job: Job) -> None:
         known = self.entries.get(job.job_id)
@@ -149,6 +152,7 @@ class TopModel:
     def take_gpus(self, state: ClusterState) -> None:
         """What the GPUs report."""
         self.state = state
+        self._figures = gpu_figures(state)
         self.version += 1
 
     def take_expected(self, found: Mapping[str, Expected]) -> None:
@@ -177,7 +181,7 @@ class TopModel:
 
     def waiting_by_reason(self) -> Counter[str]:
         """Numbers of waiting jobs by the name of the reason."""
-        return Counter(reason_name(entry.job) or "waiting" for entry in self.entries.values() if entry.waiting)
+        return Counter(entry.waits_for or "waiting" for entry in self.entries.values() if entry.waiting)
 
     def count(self, state: JobState) -> int:
         """Open jobs in a state."""
@@ -205,7 +209,7 @@ class TopModel:
         if self.status is not None:
             reasons = self.status.drain_reasons
             drained = {node_id: reasons.get(node_id, "") for node_id in self.status.drained_node_ids}
-        return gpu_cells(self.cluster, self.state, jobs_on, lost, drained)
+        return gpu_cells(self.cluster, self._figures, jobs_on, lost, drained)
 
     def unasked(self, job_ids: Iterable[str]) -> list[Job]:
         """Of these jobs the running ones whose runtime nobody has asked for."""

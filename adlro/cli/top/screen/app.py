@@ -142,7 +142,7 @@ class TopApp(App[int]):
 
     def sort_rows(self) -> None:
         """Chooses and orders the rows anew where something changed."""
-        made_of = (self.model.version, self.search, self.order, self.reverse, self.waiting_only)
+        made_of = (self.model.jobs_version, self.search, self.order, self.reverse, self.waiting_only)
         if made_of == self._sorted:
             return
         self._sorted = made_of
