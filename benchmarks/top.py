@@ -199,7 +199,7 @@ class Services:
         """The same runtime for each job."""
         answer = decompose_service_pb2.PredictRuntimeResponse()
         for _job in request.jobs:
-            row = answer.jobs.add()
+            row = answer.predictions.add()
             for model in request.gpu_models:
                 row.predictions.add(gpu_model=model, median_s=300.0, low_s=100.0, high_s=900.0, interval_coverage=0.8)
         return answer

@@ -74,7 +74,8 @@ async def draw(server: str, size: tuple[int, int]) -> None:
             (OUT / name).write_text(without_fonts(app.export_screenshot()), encoding="utf-8")
 
         await until(lambda: bool(app.cells) and app.model.state is not None and bool(app.head.policy))
-        await until(lambda: len(app.model.expected) >= app.head.running if app.head.running else False)
+        await until(lambda: bool(app.jobs_page.table.visible_keys) and bool(app.model.expected))
+        await until(lambda: not app.model.unasked(app.jobs_page.table.visible_keys))
         await save("top.svg")
         await pilot.press("enter")
         await pilot.pause(3.0)

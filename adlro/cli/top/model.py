@@ -136,9 +136,10 @@ class TopModel:
             known_s = self.moment(now_s, 0.0).cluster_s
             if known_s is None or status.cluster_time_s > known_s:
                 self._time = (status.cluster_time_s, now_s)
-            if self._described_revision is not None and self._described_revision[0] == status.cluster_incarnation:
-                # The description is the older one of the two: what it has more of events is not taken up yet.
-                self._lag = max(self._described_revision[1] - status.cluster_revision, 0)
+            run, revision = self._described_revision or ("", 0)
+            # The description is the older one of the two: what it has more of events is not taken up yet.
+            same = bool(run) and run == status.cluster_incarnation
+            self._lag = max(revision - status.cluster_revision, 0) if same else None
         self.version += 1
 
     def take_description(self, description: ClusterDescription, now_s: float) -> None:

@@ -17,7 +17,7 @@ from adlro.records.telemetry import Metric
 
 def cell(number: int, mode: GpuMode = GpuMode.IDLE, model: str = "v100", **fields: object) -> GpuCell:
     held = mode in (GpuMode.BUSY, GpuMode.ALLOCATED)
-    ratio = fields.pop("ratio", 0.9 if mode is GpuMode.BUSY else 0.1)
+    ratio = float(str(fields.pop("ratio", 0.9 if mode is GpuMode.BUSY else 0.1)))
     ratios = dict.fromkeys(Metric, ratio)
     return GpuCell(
         f"node/{number}",

@@ -61,6 +61,10 @@ def screen_text(app: TopApp) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+async def until_shown(app: TopApp, text: str) -> None:
+    await until(lambda: text in screen_text(app))
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_one_screen_has_head_gpus_jobs_and_keys(suite: FakeSuite, size: tuple[int, int]) -> None:
     for number in range(3):
@@ -222,7 +226,7 @@ async def test_gpus_decisions_and_help_are_pages_with_a_way_back(suite: FakeSuit
         await until(lambda: bool(app.cells))
         for key, wanted in (("g", "turing-0/0"), ("d", "d-1"), ("question_mark", "the mouse wheel scrolls")):
             await pilot.press(key)
-            await until(lambda wanted=wanted: wanted in screen_text(app))
+            await until_shown(app, wanted)
         await pilot.press("escape", "enter")
         await until(lambda: "shortest of the jobs that fit" in screen_text(app))
         await pilot.press("escape", "escape", "enter")
