@@ -34,10 +34,10 @@ _KINDS = (
 
 
 def jobs() -> list[JobSpec]:
-    """The list: 60 jobs of four users within ten minutes."""
+    """The list: 40 jobs of four users within seven minutes."""
     chance = random.Random(7)
     found = []
-    for number in range(60):
+    for number in range(40):
         name, kind, application, work_s = chance.choice(_KINDS)
         found.append(
             JobSpec(
@@ -74,7 +74,7 @@ async def draw(server: str, size: tuple[int, int]) -> None:
             (OUT / name).write_text(without_fonts(app.export_screenshot()), encoding="utf-8")
 
         await until(lambda: bool(app.cells) and app.model.state is not None and bool(app.head.policy))
-        await until(lambda: bool(app.jobs_page.table.visible_keys) and bool(app.model.expected))
+        await until(lambda: bool(app.jobs_page.table.visible_keys))
         await until(lambda: not app.model.unasked(app.jobs_page.table.visible_keys))
         await save("top.svg")
         await pilot.press("enter")

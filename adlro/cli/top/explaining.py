@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LOG_BYTES = 8192
 _LOG_LINES = 60
 _CANDIDATES = 8
+_REASONS = 12
 _LABEL = 13
 
 
@@ -181,18 +182,21 @@ def _masked(decision: Decision, width: int) -> list[Line]:
     counted = Counter(alike(each.reason) for each in decision.masked)
     example = {alike(each.reason): each for each in reversed(decision.masked)}
     out: list[Line] = []
-    for number, (reason, count) in enumerate(counted.most_common()):
+    for number, (reason, count) in enumerate(counted.most_common(_REASONS)):
         one = example[reason]
         text = f"{count} {'GPU' if count == 1 else 'GPUs'}: {reason}"
         if count == 1 and one.gpu_id:
             text = f"{one.gpu_id}: {one.reason}"
         out += _fact("GPUs" if number == 0 else " ", text, width)
+    if (left := len(counted) - _REASONS) > 0:
+        out += _fact(" ", f"and {left} other reasons", width, "dim")
     return out
 
 
 def alike(reason: str) -> str:
     """A reason without what differs from GPU to GPU: `busy with job-12 for about 8 s` as `busy with a job`."""
-    return re.sub(r"\s+for about .*$", "", re.sub(r"\bjob-\d+\b", "a job", reason))
+    named = re.sub(r"\bjob-\d+\b", "a job", reason)
+    return re.sub(r" has run [\d.]+ \w+ longer ", " has run longer ", re.sub(r"\s+for about .*$", "", named))
 
 
 def _runs(known: Explanation, cells: Sequence[GpuCell], now: Moment, width: int) -> list[Line]:
@@ -271,7 +275,7 @@ def _predictions(known: Explanation) -> list[Line]:
         basis = each.basis.label if each.basis is not None else ""
         line: Line = [("  " + visible(each.gpu_model).ljust(_LABEL), "dim"), (f"{seconds(each.median_s):>9}", "")]
         coverage = f" ({100 * each.interval_coverage:.0f} %)" if math.isfinite(each.interval_coverage) else ""
-        line.append((f"   {_interval(each)}{coverage}   {visible(basis)}", "dim"))
+        line.append((f"   {_interval(each) + coverage:26}   {visible(basis)}", "dim"))
         out.append(line)
     return out
 
