@@ -21,6 +21,7 @@ from adlro.cli.replay import replay
 from adlro.cli.run import run
 from adlro.cli.shell import ReportingGroup
 from adlro.cli.token import token
+from adlro.cli.top.command import top
 from adlro.cli.train import train
 from adlro.cli.up import up
 from adlro.cli.whoami import whoami
@@ -95,6 +96,7 @@ app.command(rich_help_panel=JOBS)(jobs.requeue)
 app.command(rich_help_panel=JOBS)(replay)
 app.command(rich_help_panel=JOBS)(workload)
 
+app.command(rich_help_panel=CLUSTER)(top)
 app.command(rich_help_panel=CLUSTER)(gpus.gpus)
 app.command(rich_help_panel=CLUSTER)(cluster.policy)
 app.command(rich_help_panel=CLUSTER)(decisions)

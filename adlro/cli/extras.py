@@ -20,3 +20,21 @@ def require_suite(command: str) -> None:
             f"`{command}` needs the suite's packages ({', '.join(missing)} missing); install them "
             f"{with_extra('suite')}. For a suite that runs elsewhere: ADLRO_SERVER=HOST:PORT"
         )
+
+
+def has_textual() -> bool:
+    """Whether `adlro top` can draw its screen."""
+    return find_spec("textual") is not None
+
+
+def require_textual() -> None:
+    """For the screen of `adlro top`.
+
+    Raises:
+        Unsupported: this installation has no Textual.
+    """
+    if not has_textual():
+        raise Unsupported(
+            f"`adlro top` needs Textual; install it {with_extra('top')}. Without it: `adlro top --once` prints one "
+            "picture, and `adlro gpus --watch` shows the GPUs"
+        )

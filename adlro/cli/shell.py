@@ -129,11 +129,13 @@ def connect(server: str | None, *, patience_s: float = PATIENCE_S) -> Client:
     return _checked(lambda: Client(server, patience_s=patience_s))
 
 
-def connect_async(server: str | None, *, patience_s: float = PATIENCE_S) -> AsyncClient:
+def connect_async(server: str | None, *, patience_s: float = PATIENCE_S, timeout_s: float | None = None) -> AsyncClient:
     """An asyncio client; a malformed address is wrong usage."""
     from adlro.client import AsyncClient
 
-    return _checked(lambda: AsyncClient(server, patience_s=patience_s))
+    if timeout_s is None:
+        return _checked(lambda: AsyncClient(server, patience_s=patience_s))
+    return _checked(lambda: AsyncClient(server, patience_s=patience_s, timeout_s=timeout_s))
 
 
 def token_user(server: str | None) -> str:

@@ -30,3 +30,8 @@ def mib(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value / 1024:.1f} GiB" if value >= 1024 else f"{value:.0f} MiB"
+
+
+def whole_seconds(value: float) -> str:
+    """As `seconds`, without parts of a second."""
+    return f"{int(value)} s" if 0 <= value < 99.95 else seconds(value)

@@ -28,7 +28,7 @@ from adlro.cli.clusters import (
     has_gpus,
     local_cluster,
 )
-from adlro.cli.extras import require_suite
+from adlro.cli.extras import has_textual, require_suite
 from adlro.cli.option_types import policy_names
 from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, plain_table, say, stdout
 from adlro.errors import AdlroError, Conflict, InvalidInput
@@ -228,19 +228,20 @@ def _say_ready(suite: Suite, plan: SuitePlan, took_s: float) -> None:
     console = stdout()
     console.print(table)
     named = "" if suite.server == "127.0.0.1:7701" else f" --server {suite.server}"
+    looks = "adlro top" if has_textual() else "adlro gpus --watch"
     console.print(f"\nReady in {took_s:.1f} s. Data and logs: {escape(str(plan.data_dir))}")
     if plan.closed:
         if plan.own_secrets:
             console.print("Your commands find your token by themselves; other users have no access.")
         console.print(
             f"In another terminal: [bold]adlro run{named} -- python train.py[/], [bold]adlro queue{named}[/],"
-            f" [bold]adlro gpus --watch{named}[/]"
+            f" [bold]{looks}{named}[/]"
         )
         console.print("Ctrl-C drains and stops the services; running programs go on.")
         return
     console.print(
         f"In another terminal: [bold]adlro submit --type ml --runtime 20{named}[/], [bold]adlro queue{named}[/],"
-        f" [bold]adlro gpus --watch{named}[/]",
+        f" [bold]{looks}{named}[/]",
     )
     if has_gpus():
         console.print("This machine has GPUs: [bold]adlro up --cluster local[/] runs programs on them.")

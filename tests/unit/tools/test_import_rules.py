@@ -76,6 +76,7 @@ PLANTED = [
     ("nvml-in-children-only", "adlro.devices.watch", "pynvml"),
     ("nvml-in-children-only", "adlro.devices.finding", "adlro.devices.nvidia"),
     ("judged-without-time", "adlro.devices.conditions", "time"),
+    ("textual-in-the-screen-only", "adlro.cli.top.model", "textual"),
     ("learning-in-learn-only", "adlro.services.orchestrator.deciding.planted_20", "gymnasium"),
 ]
 CONTRACTS = {

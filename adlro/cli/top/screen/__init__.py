@@ -1,0 +1,1 @@
+"""The screen of `adlro top`, with Textual; nothing outside this package imports it but to draw."""

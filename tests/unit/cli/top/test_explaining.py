@@ -1,0 +1,137 @@
+"""The explanation of one job as lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adlro.cli.top.explaining import Explanation, alike, decision_lines, explanation_lines
+from adlro.cli.top.job_rows import Moment
+from adlro.cli.top.lines import plain, width_of
+from adlro.cli.top.model import TopModel
+from adlro.placement import NOWHERE, Placement
+from adlro.records.decisions import Candidate, Decision, DecisionBasis, MaskedCandidate, ShadowDecision
+from adlro.records.jobs import JobState
+from adlro.records.predictions import PredictionBasis, RuntimePrediction
+from tests.unit.cli.top.records import description, gpu_state, running, snapshot, spec, status, waiting
+
+NOW = Moment(100.0, 0.0)
+
+
+def decision(**fields: object) -> Decision:
+    given_fields = {
+        "decision_id": "",
+        "job_id": "job-1",
+        "placement": NOWHERE,
+        "policy": "dqn",
+        "time_s": 90.0,
+        "queue_length": 3,
+        "candidates": (),
+        "masked": (),
+        "summary": "job-1 is number 1 in the queue: waits for a GPU",
+        "decision_us": 0.0,
+        "attempt": 0,
+    }
+    return Decision(**{**given_fields, **fields})  # type: ignore[arg-type]
+
+
+def prediction(model: str = "v100_sxm2") -> RuntimePrediction:
+    return RuntimePrediction(model, 40.0, 20.0, 70.0, 0.8, PredictionBasis.JOB_TYPE, 0.1)
+
+
+def text_of(known: Explanation, width: int = 120, model: TopModel | None = None) -> str:
+    cells = model.cells() if model is not None else []
+    return "\n".join(plain(line) for line in explanation_lines(known, cells, NOW, None, width))
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("busy with job-12 for about 8 s", "busy with a job"),
+        (
+            "busy with job-7, which has run 44.3 s longer than expected",
+            "busy with a job, which has run longer than expected",
+        ),
+        ("needs 12000 MiB of GPU memory, it has 11264", "needs 12000 MiB of GPU memory, it has 11264"),
+    ],
+)
+def test_reasons_of_many_gpus_are_counted_together(reason: str, told: str) -> None:
+    assert alike(reason) == told
+
+
+def test_a_waiting_job() -> None:
+    masked = [MaskedCandidate(f"v-{n}", "v100", f"busy with job-{n} for about {n} s") for n in range(900)]
+    masked += [MaskedCandidate("t-1", "rtx", "needs 12000 MiB"), MaskedCandidate("t-2", "rtx", "its node is drained")]
+    text = text_of(Explanation(waiting(1, message="waits for a GPU"), decision(masked=tuple(masked)), (prediction(),)))
+    assert "waits 1m 30s" not in text  # 90 s
+    assert "waits 90.0 s" in text
+    assert "900 GPUs: busy with a job" in text
+    assert "t-1: needs 12000 MiB" in text
+    assert text.count("waits for a GPU") == 1  # the summary has the message
+    assert "20.0 s to 70.0 s (80 %)" in text
+    assert "Candidates" not in text
+
+
+def test_more_reasons_than_fit_are_counted() -> None:
+    masked = tuple(MaskedCandidate(f"v-{n}", "v100", f"reason {'x' * n}") for n in range(20))
+    assert "and 8 other reasons" in text_of(Explanation(waiting(1), decision(masked=masked)))
+
+
+def test_a_running_job_with_its_gpu() -> None:
+    model = TopModel()
+    job = running(1, 2, "volta-0/1", start_s=60.0)
+    for event in snapshot(job, revision=2):
+        model.take_job(event)
+    model.take_description(description(), 0.0)
+    model.take_status(status(), 0.0)
+    model.take_gpus(gpu_state([0.0, 0.75, 0.0, 0.0, 0.0, 0.0]))
+    text = text_of(Explanation(job, None, (prediction(),), "epoch 1\nloss \x1b[2J\n"), model=model)
+    assert "runs 40.0 s" in text
+    assert "after 50.0 s" in text
+    assert "100 % of the expected 40.0 s (20.0 s to 70.0 s)" in text
+    assert "volta-0/1 v100_sxm2  busy ▇ 75 %" in text
+    assert "loss \\x1b[2J" in text
+    late = text_of(Explanation(replace(job, start_s=1.0), None, (prediction(),)), model=model)
+    assert "longer than 80 % of jobs like it" in late
+
+
+def test_a_job_that_ended_meanwhile() -> None:
+    text = text_of(
+        Explanation(replace(running(1), state=JobState.FAILED, end_s=90.0, message="SIGKILL"), notes=("no x",))
+    )
+    assert "failed" in text
+    assert "SIGKILL" in text
+    assert "no x" in text
+
+
+def test_a_decision_with_its_candidates_and_its_shadow() -> None:
+    there = Placement.on("volta-0/0")
+    candidates = tuple(Candidate(Placement.on(f"volta-0/{n}"), "v100_sxm2", 10.0 + n, -n) for n in range(12))
+    made = decision(
+        decision_id="d-1-7",
+        placement=there,
+        candidates=candidates,
+        basis=DecisionBasis.LATE,
+        basis_text="the policy was late",
+        deciding_policy="hold_gang",
+        shadow=ShadowDecision("sjf", "job-9", there, agrees=False),
+    )
+    text = "\n".join(plain(line) for line in decision_lines(made, 120))
+    assert "d-1-7" in text
+    assert "by hold_gang" in text
+    assert "the policy was late" in text
+    assert "→ volta-0/0" in text
+    assert "and 4 more" in text
+    assert "sjf would have started job-9 on volta-0/0" in text
+
+
+@given(st.integers(30, 160), st.text(max_size=60), st.text(max_size=300))
+def test_hostile_texts_stay_within_the_screen(width: int, name: str, message: str) -> None:
+    job = waiting(1, spec=spec(name, name, application=name, labels={name: name}), message=message)
+    known = Explanation(job, decision(summary=message, basis_text=message), (), message, (message,))
+    for line in explanation_lines(known, [], NOW, None, width)[1:]:
+        assert width_of(line) <= max(width, 30)
+        assert not set(plain(line)) & {"\x1b", "\n", "\r", "\u202e"}
