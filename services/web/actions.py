@@ -104,7 +104,7 @@ def job_spec(given: Given, user: str) -> JobSpec:
     kind = _text(given, "type") or "unspecified"
     if kind not in _TYPES:
         raise InvalidInput(f"type: must be one of {', '.join(_TYPES)}", field="type")
-    fields = {
+    fields: dict[str, Any] = {
         "user": _text(given, "user") or user,
         "job_type": _TYPES[kind],
         "application": _text(given, "application"),

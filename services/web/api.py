@@ -1,10 +1,12 @@
-"""Questions of the page that are not live: one job, one GPU, one decision, the past. Asked under the user's own token,
-so that the services decide what he gets; a question that they refuse him is left out of an answer, or is its error.
+"""Questions of the page that are not live: one job, one GPU, one decision. Asked under the user's own token.
+
+So the services decide what he gets: a part that they refuse him is left out of an answer, or is the answer's error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -93,7 +95,7 @@ async def job_answer(client: AsyncClient, viewer: Viewer, picture: Picture, job_
     return {
         "job": job_document(job, nodes, may_cancel=viewer.may_cancel(job), has_logs=logs)
         | {"place": picture.jobs.place(job)},
-        "now_s": number(picture.time_s if clock is None else clock.time_s),
+        "now_s": number(picture.time_s(time.time()) if clock is None else clock.time_s),
         "waiting": _waiting(job, decision, picture) if job.state is JobState.PENDING else None,
         "prediction": None
         if not predictions
@@ -113,7 +115,9 @@ def _waiting(job: Job, decision: Decision | None, picture: Picture) -> dict[str,
     """Why a job waits: from its record and, for those who may ask, from the orchestrator's look at each GPU."""
     groups: dict[str, int] = {}
     for each in () if decision is None else decision.masked:
-        groups[each.reason] = groups.get(each.reason, 0) + 1
+        # Each busy GPU has a sentence of its own, with the job that is there.
+        text = "busy with other jobs" if each.reason.startswith("busy with ") else each.reason
+        groups[text] = groups.get(text, 0) + 1
     waiting = picture.jobs.counts(None)["state"]["pending"] if picture.jobs_complete else None
     return {
         "category": reason_name(job),

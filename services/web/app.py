@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -337,14 +338,14 @@ class _Routes:
         query, picture = request.query_params, self._parts.picture
         if not picture.jobs_complete or picture.cluster is None:
             raise Unavailable("the services have not said yet what runs; try again in a moment")
-        now_s = picture.time_s or 0.0
+        now_s = picture.time_s(time.time()) or 0.0
         to_s = api.real(query, "to", now_s, 0.0, 1e15)
         from_s = api.real(query, "from", max(to_s - 3600.0, 0.0), 0.0, 1e15)
         if from_s >= to_s:
             raise InvalidInput("from: must be before to", field="from")
         gpu_ids = [each for each in query.get("gpus", "").split(",") if each]
         max_bars = api.whole(query, "max_bars", MAX_BARS, 0, MAX_BARS)
-        return _json(gantt_answer(picture, viewer, from_s, to_s, max_bars, frozenset(gpu_ids)))
+        return _json(gantt_answer(picture, viewer, from_s, to_s, now_s, max_bars, frozenset(gpu_ids)))
 
     async def runs(self, request: Request) -> Response:
         """The trainings."""

@@ -60,11 +60,8 @@ class Assets:
 
 
 def _served(folder: Path) -> list[Path]:
-    found = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in _TYPES and not path.name.endswith(".d.ts"):
-            found.append(path)
-    return found
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [path for path in files if path.suffix in _TYPES and not path.name.endswith(".d.ts")]
 
 
 def _asset(name: str, content: bytes) -> Asset:

@@ -1,5 +1,6 @@
-"""Streams of the services into the picture: one of each kind for all browsers, opened with the first, closed after the
-last. Uses `adlro.client`; what each service is asked stands in one short function, so that a better call is one change.
+"""Streams of the services into the picture: one of each kind for all pages, while there are any.
+
+Uses `adlro.client`. What each service is asked stands in one short function, so that a better call is one change.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Feeds:
         endpoints: the services' addresses.
         credentials: the page's own.
         picture: takes what the services say.
-        spawn: runs a coroutine beside; if it raises, the process ends.
+        crashed: called with a name and an error if a stream ends by a mistake of the page itself.
         idle_s: how long the streams stay open without a browser.
     """
 
@@ -70,18 +71,18 @@ class Feeds:
         endpoints: Endpoints,
         credentials: Credentials,
         picture: Picture,
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
+        crashed: Callable[[str, BaseException], None],
         idle_s: float,
     ) -> None:
         self._endpoints = endpoints
         self._credentials = credentials
         self._picture = picture
-        self._spawn = spawn
+        self._crashed = crashed
         self._idle_s = idle_s
         self._client: AsyncClient | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wanted_at_s: dict[str, float] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._revision: int | None = None
         self._running_since_s: dict[str, float] = {}
         self.sources = {name: Source() for name in SOURCES}
@@ -117,10 +118,7 @@ class Feeds:
             client, self._client = self._client, None
             for name in SOURCES:
                 self._set(name, "connecting", "")
-            # Kept until it is done: a task that nobody holds may be collected.
-            task = self._spawn(client.close(), "close streams")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._spawn(client.close(), "close streams")
 
     async def close(self) -> None:
         """Closes all streams."""
@@ -149,6 +147,18 @@ class Feeds:
         else:
             source, run = runs[kind]
             self._tasks[kind] = self._spawn(self._keep(kind, source, run, self._client), kind)
+
+    def _spawn(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Runs a coroutine beside; unlike the kit's, it may be cancelled."""
+        task = asyncio.create_task(coro, name=name)
+        self._running.add(task)  # a task that nobody holds may be collected
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(task.get_name(), error)
 
     async def _keep(
         self, kind: str, source: str, run: Callable[[AsyncClient], Coroutine[Any, Any, None]], client: AsyncClient
@@ -215,7 +225,7 @@ class Feeds:
         """DescribeCluster, every few seconds: clock, lost GPUs, the revision of its newest event."""
         while True:
             async with _ticking(DESCRIBED_EVERY_S):
-                self._picture.take_description(await client.describe_cluster())
+                self._picture.take_description(await client.describe_cluster(), time.time())
                 self._set("cluster", "live", "")
 
     async def _state(self, client: AsyncClient) -> None:

@@ -5,6 +5,7 @@ A figure that is not known is None, never zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -44,12 +45,13 @@ def head(picture: Picture, viewer: Viewer, wall_unix_s: float) -> dict[str, Any]
     """
     if picture.status is None and picture.described is None and not picture.jobs_complete:
         return None
+    now_s = picture.time_s(wall_unix_s)
     common = {
         "wall_unix_s": round(wall_unix_s, 1),
-        "time_s": number(picture.time_s),
+        "time_s": None if now_s is None else round(now_s, 3),
         "cluster": None if picture.cluster is None else picture.cluster.name,
         "clock": _clock(picture),
-        **_jobs(picture, viewer),
+        **_jobs(picture, viewer, now_s),
         **_gpus(picture),
     }
     if not viewer.sees_all:
@@ -65,13 +67,13 @@ def _clock(picture: Picture) -> dict[str, Any] | None:
     return {"mode": clock.mode.name.lower(), "scale": number(clock.scale), "paused": clock.paused}
 
 
-def _jobs(picture: Picture, viewer: Viewer) -> dict[str, Any]:
+def _jobs(picture: Picture, viewer: Viewer, now_s: float | None) -> dict[str, Any]:
     names = ("queue_length", "queue_by_reason", "queue_by_type", "queue_by_user", "running", "running_by_model")
     if not picture.jobs_complete:
         return dict.fromkeys((*names, "wait_p95_s", "failed_ratio_1h"))
     jobs, user = picture.jobs, viewer.only_user
     counts = jobs.counts(user)
-    since_s = (picture.time_s or 0.0) - WINDOW_S
+    since_s = (now_s or 0.0) - WINDOW_S
     waits = jobs.waits_s(since_s, user)
     succeeded, failed = jobs.ended_since(since_s, user)
     waiting = counts["state"]["pending"]
@@ -143,27 +145,7 @@ def alerts(picture: Picture, shown: Mapping[str, Any]) -> list[dict[str, str]]:
         picture: the services' state.
         shown: the figures.
     """
-    told = []
-    status = picture.status
-    if status is not None:
-        if status.problem:
-            told.append(_alert("error", f"No job can be placed: {status.problem}", "/policies"))
-        elif not status.acting:
-            told.append(_alert("error", "No orchestrator acts: jobs wait until one does.", "/policies"))
-        elif not status.cluster_connected:
-            told.append(_alert("error", "The orchestrator has lost the cluster: no job starts or ends for it.", "/"))
-        if status.policy_problem:
-            told.append(
-                _alert("error", f"The policy {status.policy} does not decide: {status.policy_problem}", "/policies")
-            )
-        elif status.deciding_basis is not None and status.deciding_basis.fallback:
-            why = _BASES_IN_WORDS[status.deciding_basis]
-            told.append(
-                _alert("warning", f"{status.deciding_policy} decides in place of {status.policy}: {why}.", "/policies")
-            )
-        for node_id in status.drained_node_ids:
-            reason = status.drain_reasons.get(node_id, "")
-            told.append(_alert("warning", f"Node {node_id} is drained{f': {reason}' if reason else '.'}", "/"))
+    told = _status_alerts(picture)
     lag = picture.event_lag
     if lag is not None and lag >= LAG_TOLD_FROM:
         told.append(_alert("error", f"The orchestrator is {lag} events behind the cluster: what it says is old.", "/"))
@@ -198,8 +180,35 @@ def alerts(picture: Picture, shown: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _more_than_chance(flagged: int, by_chance: float) -> bool:
     """Whether healthy GPUs would hardly be flagged as often: three standard deviations of a Poisson number."""
-    return flagged > by_chance + 3.0 * max(by_chance, 0.1) ** 0.5
+    return flagged > by_chance + 3.0 * math.sqrt(max(by_chance, 0.1))
 
 
 def _alert(level: str, text: str, href: str) -> dict[str, str]:
     return {"level": level, "text": text, "href": href}
+
+
+def _status_alerts(picture: Picture) -> list[dict[str, str]]:
+    """What the orchestrator says of itself."""
+    status = picture.status
+    told: list[dict[str, str]] = []
+    if status is None:
+        return told
+    if status.problem:
+        told.append(_alert("error", f"No job can be placed: {status.problem}", "/policies"))
+    elif not status.acting:
+        told.append(_alert("error", "No orchestrator acts: jobs wait until one does.", "/policies"))
+    elif not status.cluster_connected:
+        told.append(_alert("error", "The orchestrator has lost the cluster: no job starts or ends for it.", "/"))
+    if status.policy_problem:
+        told.append(
+            _alert("error", f"The policy {status.policy} does not decide: {status.policy_problem}", "/policies")
+        )
+    elif status.deciding_basis is not None and status.deciding_basis.fallback:
+        why = _BASES_IN_WORDS[status.deciding_basis]
+        told.append(
+            _alert("warning", f"{status.deciding_policy} decides in place of {status.policy}: {why}.", "/policies")
+        )
+    for node_id in status.drained_node_ids:
+        reason = status.drain_reasons.get(node_id, "")
+        told.append(_alert("warning", f"Node {node_id} is drained{f': {reason}' if reason else '.'}", "/"))
+    return told

@@ -1,4 +1,4 @@
-"""What ran where between two times: bars, or how much of each node was in use where there are too many. Pure functions."""
+"""What ran where between two times: bars or, where there are too many, how much of each node was in use. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ _BUCKETS: Final = 240
 
 
 def gantt_answer(
-    picture: Picture, viewer: Viewer, from_s: float, to_s: float, max_bars: int, gpu_ids: Collection[str]
+    picture: Picture,
+    viewer: Viewer,
+    from_s: float,
+    to_s: float,
+    now_s: float,
+    max_bars: int,
+    gpu_ids: Collection[str],
 ) -> dict[str, Any]:
     """The attempts that a viewer may see, of the time between `from_s` and `to_s` of the cluster's clock.
 
@@ -25,6 +31,7 @@ def gantt_answer(
         picture: the services' state.
         viewer: who looks.
         from_s, to_s: the range.
+        now_s: the clock's time now.
         max_bars: with more of them the answer has the nodes' occupancy instead.
         gpu_ids: only these GPUs; empty: all.
     """
@@ -47,14 +54,14 @@ def gantt_answer(
     return {
         "from_s": from_s,
         "to_s": to_s,
-        "now_s": number(picture.time_s),
+        "now_s": number(now_s),
         "gpus": layout.gpu_ids,
         "nodes": layout.nodes,
         "node": layout.node,
         "models": layout.models,
         "model": layout.model,
         "bars": None if many else _bars(found),
-        "occupancy": _occupancy(picture, found, from_s, to_s) if many else None,
+        "occupancy": _occupancy(picture, found, from_s, to_s, now_s) if many else None,
         "bar_count": len(found),
         "left_out": len(found) if many else 0,
     }
@@ -75,13 +82,12 @@ def _bars(found: list[tuple[int, Job, JobAttempt]]) -> dict[str, list[Any]]:
 
 
 def _occupancy(
-    picture: Picture, found: list[tuple[int, Job, JobAttempt]], from_s: float, to_s: float
+    picture: Picture, found: list[tuple[int, Job, JobAttempt]], from_s: float, to_s: float, now_s: float
 ) -> dict[str, Any]:
     """The share of each node's GPUs that was in use, in each part of the range."""
     layout = picture.layout
     bucket_s = max((to_s - from_s) / _BUCKETS, 1e-9)
     used = np.zeros((len(layout.nodes), _BUCKETS))
-    now_s = picture.time_s if picture.time_s is not None else to_s
     for at, _, attempt in found:
         start_s = max(attempt.start_s or 0.0, from_s)
         end_s = min(attempt.end_s if attempt.end_s is not None else now_s, to_s)

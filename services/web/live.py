@@ -44,6 +44,7 @@ class _Connection:
         self.tab = tab
         self.session = session
         self.ended = asyncio.Event()
+        self.closed = asyncio.Event()
         self._websocket = websocket
         self._waiting: deque[Message] = deque()
         self._more = asyncio.Event()
@@ -168,6 +169,7 @@ class LiveSockets:
                 await connection.close()
         finally:
             self._connections.pop(tab, None)
+            connection.closed.set()
             self._hub.close(tab)
             if session is not None:
                 session.sockets -= 1
@@ -210,9 +212,10 @@ class LiveSockets:
         """Says goodbye to every page."""
         for connection in list(self._connections.values()):
             connection.say_bye("drain", "the page's service restarts")
-        end_s = time.monotonic() + _LAST_WORDS_S
-        while self._connections and time.monotonic() < end_s:
-            await asyncio.sleep(0.02)
+        ending = [each.closed.wait() for each in self._connections.values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await asyncio.gather(*ending)
 
     def _full(self, session: Session | None) -> str:
         most, most_of_session = self._limits

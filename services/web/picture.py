@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision
-from adlro.records.events import Capabilities, Clock, ClusterDescription
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job
 from adlro.records.matrices import ClusterState
 from adlro.records.status import OrchestratorStatus
@@ -85,6 +85,7 @@ class Picture:
         self.decisions_known = False
         self.layout = Layout()
         self.version = dict.fromkeys(("status", "described", "cluster", "state", "decisions", "complete"), 0)
+        self._described_unix_s = 0.0
         self._snapshot: set[str] | None = None
         self._metric_planes: tuple[int, int, dict[str, Plane]] = (-1, -1, {})
 
@@ -92,12 +93,19 @@ class Picture:
         """The versions of some parts; `jobs` is one of them."""
         return tuple(self.jobs.version if part == "jobs" else self.version[part] for part in parts)
 
-    @property
-    def time_s(self) -> float | None:
-        """The newest known time of the cluster's clock."""
-        if self.status is not None:
-            return self.status.cluster_time_s
-        return None if self.described is None else self.described.clock.time_s
+    def time_s(self, wall_unix_s: float) -> float | None:
+        """The time of the cluster's clock now, as far as it is known; a virtual clock's stands until the next report.
+
+        Args:
+            wall_unix_s: now.
+        """
+        told = [] if self.status is None or not self.status.acting else [self.status.cluster_time_s]
+        clock = self.clock
+        if clock is not None:
+            runs = clock.mode is not ClockMode.VIRTUAL and not clock.paused
+            passed_s = max(wall_unix_s - self._described_unix_s, 0.0) * clock.scale if runs else 0.0
+            told.append(clock.time_s + passed_s)
+        return max(told, default=None)
 
     @property
     def clock(self) -> Clock | None:
@@ -137,9 +145,9 @@ class Picture:
             self.status = status
             self.version["status"] += 1
 
-    def take_description(self, described: ClusterDescription) -> None:
-        """The cluster's own description."""
-        self.described = described
+    def take_description(self, described: ClusterDescription, wall_unix_s: float) -> None:
+        """The cluster's own description, as of a moment."""
+        self.described, self._described_unix_s = described, wall_unix_s
         self.version["described"] += 1
         self.take_cluster(described.cluster)
 

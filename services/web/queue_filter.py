@@ -17,8 +17,9 @@ _MOST_WORDS: Final = 12
 _STATES: Final = {each.name.lower(): each for each in JobState}
 _REASONS: Final = {each.name.lower(): each for each in PendingReason if each is not PendingReason.NONE}
 _TYPES: Final = {each.name.lower(): each for each in JobType}
-SORTS: Final = tuple(
-    ["place", "priority", "wait_s", "submit_s", "name", "user", "type", "state", "reason", "gpu_count"]
+SORTS: Final = (
+    *("place", "priority", "wait_s", "submit_s", "name"),
+    *("user", "type", "state", "reason", "gpu_count"),
 )
 
 

@@ -180,7 +180,12 @@ def _parts(
         settings.ingest_address, settings.decompose_address, settings.orchestrator_address, settings.cluster_address
     )
     picture = Picture()
-    feeds = Feeds(endpoints, credentials, picture, context.spawn, settings.streams_idle_s)
+
+    def crashed(name: str, error: BaseException) -> None:
+        context.log.error("a stream crashed", stream=name, exc_info=error)
+        context.crashed.set()
+
+    feeds = Feeds(endpoints, credentials, picture, crashed, settings.streams_idle_s)
     callers = callers_of(users)
     sessions = Sessions(callers or (lambda _: None), settings.session_idle_s, settings.session_limit_s, time.monotonic)
     epoch = secrets.token_urlsafe(_EPOCH_BYTES)
@@ -209,6 +214,7 @@ def _config(settings: WebSettings, parts: Parts) -> uvicorn.Config:
         lifespan="off",
         loop="none",
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,

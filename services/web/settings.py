@@ -23,10 +23,10 @@ class WebSettings(ServiceSettings):
     decompose_address: str = "127.0.0.1:7702"
     orchestrator_address: str = "127.0.0.1:7703"
     cluster_address: str = "127.0.0.1:7704"
-    # Names under which browsers reach the page, separated by commas, beside this machine's loopback and the address that
-    # it listens on. A request for any other name is refused: it may be another page's.
+    # Names under which browsers reach the page, separated by commas, beside this machine's loopback and the address it
+    # listens on. A request for any other name is refused: it may be another page's.
     hosts: str = ""
-    # Folders of trainings (curve.jsonl, settings.json) and of evaluations (JSON, HTML). Empty: their screens are left out.
+    # Folders of trainings (curve.jsonl, settings.json) and of evaluations (JSON, HTML). Empty: without their screens.
     runs_dir: str = ""
     reports_dir: str = ""
     # Grafana's address for links from a GPU; empty: none.

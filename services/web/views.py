@@ -174,10 +174,8 @@ def gpu_document(gpu_id: str, picture: Picture) -> dict[str, Any] | None:
     state = None
     position = -1
     if picture.state is not None:
-        for position, each in enumerate(picture.state.gpus):
-            if each.gpu_id == gpu_id:
-                state = each
-                break
+        position = next((at for at, each in enumerate(picture.state.gpus) if each.gpu_id == gpu_id), -1)
+        state = picture.state.gpus[position] if position >= 0 else None
     holders = picture.jobs.holders.get(gpu_id, ())
     drained = node.node_id in picture.drained_node_ids
     level = LOST if gpu_id in picture.lost_gpu_ids else min(len(holders), SHARED)
