@@ -11,59 +11,36 @@ from typing import Any, Final
 
 import structlog
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from adlro.errors import (
     AdlroError,
-    AlreadyExists,
-    Conflict,
-    DeadlineExceeded,
     InvalidInput,
-    LimitExceeded,
     NotFound,
-    OutOfRange,
     PermissionDenied,
-    Stale,
     Unauthenticated,
     Unavailable,
-    Unsupported,
 )
 from adlro.services.web import actions, api, folders, protection
-from adlro.services.web.assets import Asset, Assets
-from adlro.services.web.frames import compact
+from adlro.services.web.answers import broken, error_answer, file_answer, json_answer, not_allowed, not_found
+from adlro.services.web.assets import Assets
 from adlro.services.web.gantt import MAX_BARS, gantt_answer
+from adlro.services.web.gate import Protected
 from adlro.services.web.live import LiveSockets
 from adlro.services.web.picture import Picture
 from adlro.services.web.sessions import Session, Sessions
 from adlro.services.web.settings import WebSettings
 from adlro.services.web.viewers import EVERYBODY, Viewer
 
-MAX_BODY_BYTES: Final = 64 * 1024
 # The paths that the page's own script fills.
 PAGES: Final = (
     *("/", "/queue", "/gantt", "/decisions", "/policies", "/learning", "/reports", "/submit", "/login"),
     *("/jobs/{id:path}", "/gpus/{id:path}", "/decisions/{id:path}"),
 )
-_STATUS: Final[dict[type[AdlroError], tuple[int, str]]] = {
-    InvalidInput: (400, "INVALID_ARGUMENT"),
-    OutOfRange: (400, "OUT_OF_RANGE"),
-    Unauthenticated: (401, "UNAUTHENTICATED"),
-    PermissionDenied: (403, "PERMISSION_DENIED"),
-    NotFound: (404, "NOT_FOUND"),
-    AlreadyExists: (409, "ALREADY_EXISTS"),
-    Conflict: (409, "FAILED_PRECONDITION"),
-    Stale: (409, "ABORTED"),
-    LimitExceeded: (429, "RESOURCE_EXHAUSTED"),
-    Unsupported: (501, "UNIMPLEMENTED"),
-    Unavailable: (503, "UNAVAILABLE"),
-    DeadlineExceeded: (504, "DEADLINE_EXCEEDED"),
-}
-_UNPROTECTED: Final = "/healthz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,88 +98,9 @@ def make_app(parts: Parts) -> ASGIApp:
             *(Route(path, routes.page) for path in PAGES),
             WebSocketRoute("/live/v1", routes.socket),
         ],
-        exception_handlers={AdlroError: _error, 404: _not_found, 405: _not_allowed, 500: _broken},
+        exception_handlers={AdlroError: error_answer, 404: not_found, 405: not_allowed, 500: broken},
     )
-    return Protected(starlette, parts)
-
-
-class Protected:
-    """The protection of every request, and the headers of every answer."""
-
-    def __init__(self, app: ASGIApp, parts: Parts) -> None:
-        self._app = app
-        self._parts = parts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or one socket."""
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        # A container's engine asks by an address of its own; the answer says nothing.
-        if scope["type"] == "http" and scope["path"] == _UNPROTECTED:
-            await self._app(scope, receive, send)
-            return
-        refused = self._refusal(scope, headers)
-        if refused is not None and scope["type"] == "websocket":
-            # Before the handshake is answered: the browser gets 403.
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": refused[1][:100]})
-            return
-        sender = self._with_headers(scope, headers, send)
-        if refused is not None:
-            status, words, code = refused
-            await _json({"error": words, "code": code}, status)(scope, receive, sender)
-            return
-        await self._app(scope, _limited(receive) if scope["type"] == "http" else receive, sender)
-
-    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
-        host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or not self._parts.hosts.allows(host):
-            return 421, "this page is not served under that name; its names are set by ADLRO_WEB_HOSTS", "HOST"
-        if scope["type"] == "websocket":
-            if not protection.same_origin(headers) or protection.from_elsewhere(headers):
-                return 403, "the Origin of the socket is not this page's", "ORIGIN"
-            return None
-        if scope["method"] not in ("GET", "HEAD", "POST"):
-            return 405, "the page knows GET, HEAD and POST", "METHOD"
-        if scope["method"] == "POST":
-            words = protection.refusal_of_post(headers)
-            return None if words is None else (403, words, "ORIGIN")
-        if scope["path"].startswith("/api/") and protection.from_elsewhere(headers):
-            return 403, "the request comes from another site", "ORIGIN"
-        return None
-
-    def _with_headers(self, scope: Scope, headers: Headers, send: Send) -> Send:
-        host = headers.get("host", "")
-        if not self._parts.hosts.allows(host):
-            host = "localhost"
-        added = protection.security_headers(host, tls=self._parts.tls)
-
-        async def sender(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                answer = MutableHeaders(scope=message)
-                for name, value in added.items():
-                    answer.setdefault(name, value)
-                answer.setdefault("cache-control", "no-store")
-            await send(message)
-
-        return sender
-
-
-def _limited(receive: Receive) -> Receive:
-    """A body of at most `MAX_BODY_BYTES`, whatever its length says."""
-    got = 0
-
-    async def limited() -> Message:
-        nonlocal got
-        message = await receive()
-        got += len(message.get("body", b"")) if message["type"] == "http.request" else 0
-        if got > MAX_BODY_BYTES:
-            raise LimitExceeded(f"a request has at most {MAX_BODY_BYTES} bytes", reason="TOO_LARGE")
-        return message
-
-    return limited
+    return Protected(starlette, parts.hosts, tls=parts.tls)
 
 
 class _Routes:
@@ -215,18 +113,18 @@ class _Routes:
 
     async def page(self, request: Request) -> Response:
         """The page; its script shows what the path names."""
-        return _file(self._parts.assets.index, request, "no-cache")
+        return file_answer(self._parts.assets.index, request, "no-cache")
 
     async def static(self, request: Request) -> Response:
         """A file of the page."""
         asset = self._parts.assets.find(request.path_params["version"], request.path_params["name"])
         if asset is None:
             raise NotFound("there is no such file; load the page again")
-        return _file(asset, request, "public, max-age=31536000, immutable")
+        return file_answer(asset, request, "public, max-age=31536000, immutable")
 
     async def health(self, _: Request) -> Response:
         """Whether the process serves."""
-        return _json({"serving": self._parts.serving()}, 200 if self._parts.serving() else 503)
+        return json_answer({"serving": self._parts.serving()}, 200 if self._parts.serving() else 503)
 
     # Login
 
@@ -283,7 +181,7 @@ class _Routes:
         there = {"learning": bool(settings.runs_dir), "reports": bool(settings.reports_dir)}
         screens += [each for each in viewer.readers_screens if there.get(each, True)]
         clock = picture.clock
-        return _json(
+        return json_answer(
             {
                 "user": viewer.user,
                 "roles": sorted(viewer.roles),
@@ -301,36 +199,36 @@ class _Routes:
         """One job."""
         viewer, session = self._viewer(request)
         client = self._parts.clients.of(session)
-        return _json(await api.job_answer(client, viewer, self._parts.picture, request.path_params["id"]))
+        return json_answer(await api.job_answer(client, viewer, self._parts.picture, request.path_params["id"]))
 
     async def logs(self, request: Request) -> Response:
         """A piece of a job's output."""
         _, session = self._viewer(request)
         client = self._parts.clients.of(session)
-        return _json(await api.logs_answer(client, request.path_params["id"], request.query_params))
+        return json_answer(await api.logs_answer(client, request.path_params["id"], request.query_params))
 
     async def gpu(self, request: Request) -> Response:
         """One GPU."""
         _, session = self._reader(request)
         client = self._parts.clients.of(session)
         gpu_id = request.path_params["id"]
-        return _json(await api.gpu_answer(client, self._parts.picture, gpu_id, request.query_params))
+        return json_answer(await api.gpu_answer(client, self._parts.picture, gpu_id, request.query_params))
 
     async def decision(self, request: Request) -> Response:
         """One decision."""
         _, session = self._reader(request)
-        return _json(await api.decision_answer(self._parts.clients.of(session), request.path_params["id"]))
+        return json_answer(await api.decision_answer(self._parts.clients.of(session), request.path_params["id"]))
 
     async def policies(self, request: Request) -> Response:
         """The policies."""
         _, session = self._reader(request)
-        return _json(await api.policies_answer(self._parts.clients.of(session)))
+        return json_answer(await api.policies_answer(self._parts.clients.of(session)))
 
     async def capacity(self, request: Request) -> Response:
         """The GPUs by model, and what fits."""
         viewer, session = self._viewer(request)
         client = self._parts.clients.of(session)
-        return _json(await api.capacity_answer(client, viewer, self._parts.picture, request.query_params))
+        return json_answer(await api.capacity_answer(client, viewer, self._parts.picture, request.query_params))
 
     async def gantt(self, request: Request) -> Response:
         """What ran where."""
@@ -345,22 +243,22 @@ class _Routes:
             raise InvalidInput("from: must be before to", field="from")
         gpu_ids = [each for each in query.get("gpus", "").split(",") if each]
         max_bars = api.whole(query, "max_bars", MAX_BARS, 0, MAX_BARS)
-        return _json(gantt_answer(picture, viewer, from_s, to_s, now_s, max_bars, frozenset(gpu_ids)))
+        return json_answer(gantt_answer(picture, viewer, from_s, to_s, now_s, max_bars, frozenset(gpu_ids)))
 
     async def runs(self, request: Request) -> Response:
         """The trainings."""
         self._reader(request)
-        return _json({"runs": await _in_thread(folders.runs, self._parts.settings.runs_dir)})
+        return json_answer({"runs": await _in_thread(folders.runs, self._parts.settings.runs_dir)})
 
     async def run(self, request: Request) -> Response:
         """One training."""
         self._reader(request)
-        return _json(await _in_thread(folders.run, self._parts.settings.runs_dir, request.path_params["id"]))
+        return json_answer(await _in_thread(folders.run, self._parts.settings.runs_dir, request.path_params["id"]))
 
     async def reports(self, request: Request) -> Response:
         """The evaluations."""
         self._reader(request)
-        return _json({"reports": await _in_thread(folders.reports, self._parts.settings.reports_dir)})
+        return json_answer({"reports": await _in_thread(folders.reports, self._parts.settings.reports_dir)})
 
     async def report(self, request: Request) -> Response:
         """An evaluation's own page, in a sandbox: it reaches neither the network nor the login."""
@@ -387,7 +285,7 @@ class _Routes:
             self._parts.log.warning("action refused", action=name, user=viewer.user, given=what, problem=error.message)
             raise
         self._parts.log.info("action", action=name, user=viewer.user, given=what, answer=answer)
-        return _json(answer)
+        return json_answer(answer)
 
     # The live stream
 
@@ -439,43 +337,3 @@ async def _body(request: Request) -> Mapping[str, Any]:
 
 async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.to_thread(function, *arguments)
-
-
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    text = compact(value).encode("utf-8", "replace")
-    return Response(text, status, headers=dict(headers or {}), media_type="application/json")
-
-
-def _file(asset: Asset, request: Request, caching: str) -> Response:
-    headers = {"cache-control": caching, "vary": "accept-encoding"}
-    if asset.packed and "gzip" in request.headers.get("accept-encoding", ""):
-        headers["content-encoding"] = "gzip"
-        return Response(asset.packed, media_type=asset.media_type, headers=headers)
-    return Response(asset.plain, media_type=asset.media_type, headers=headers)
-
-
-async def _error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, AdlroError)
-    status, code = next((found for kind, found in _STATUS.items() if isinstance(error, kind)), (500, "INTERNAL"))
-    if error.reason == "TOO_LARGE":
-        status = 413
-    body = {"error": error.message, "code": code}
-    if error.field:
-        body["field"] = error.field
-    headers = {}
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(max(round(error.retry_after_s), 1))
-    return _json(body, status, headers)
-
-
-async def _not_found(_: Request, __: Exception) -> Response:
-    return _json({"error": "there is nothing under this path", "code": "NOT_FOUND"}, 404)
-
-
-async def _not_allowed(_: Request, __: Exception) -> Response:
-    return _json({"error": "this path does not know the method", "code": "UNIMPLEMENTED"}, 405)
-
-
-async def _broken(_: Request, __: Exception) -> Response:
-    # Starlette raises the error again, and the server logs it with its traceback.
-    return _json({"error": "the page's service made a mistake; its log says which", "code": "INTERNAL"}, 500)
