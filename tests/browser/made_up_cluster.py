@@ -1,4 +1,4 @@
-"""A made-up cluster for tests of the page: figures from a seed, always the same, in the shapes of the page's protocol."""
+"""A made-up cluster for tests of the page: figures from a seed, always the same, in the shapes of the protocol."""
 
 from __future__ import annotations
 
@@ -84,9 +84,14 @@ class Cluster:
 
     def me(self, *, users_known: bool) -> dict[str, Any]:
         return {
-            "user": "ada", "roles": ["operator"], "users_known": users_known, "screens": list(SCREENS),
-            "actions": ["submit", "cancel", "drain", "policy", "clock"], "clock": "virtual", "grafana_url": "",
-        }  # fmt: skip
+            "user": "ada",
+            "roles": ["operator"],
+            "users_known": users_known,
+            "screens": list(SCREENS),
+            "actions": ["submit", "cancel", "drain", "policy", "clock"],
+            "clock": "virtual",
+            "grafana_url": "",
+        }
 
     # --- live topics ---
 
@@ -99,10 +104,15 @@ class Cluster:
         if name == "gpus":
             planes = {"state": self.states, **self.planes}
             data = {
-                "gpus": self.gpus, "models": list(MODELS), "model": self.model, "nodes": self.nodes, "node": self.node,
-                "metrics": list(METRICS), "planes": list(planes),
+                "gpus": self.gpus,
+                "models": list(MODELS),
+                "model": self.model,
+                "nodes": self.nodes,
+                "node": self.node,
+                "metrics": list(METRICS),
+                "planes": list(planes),
                 "jobs": {str(index): [f"job-{index + 1}"] for index in range(self.running_count)},
-            }  # fmt: skip
+            }
             return data, b"".join(bytes(each) for each in planes.values())
         if name == "queue":
             return self.queue(values), b""
@@ -125,19 +135,34 @@ class Cluster:
             if each["state"] == "pending":
                 by_reason[each["reason"]] = by_reason.get(each["reason"], 0) + 1
         return {
-            "time_s": self.now_s, "wall_unix_s": 0, "clock": {"mode": "virtual", "scale": 1, "paused": False},
-            "cluster": "default", "policy": "dqn", "deciding_policy": "hold_greedy_fixed", "deciding_basis": "out_of_range",
-            "queue_length": sum(by_reason.values()), "queue_by_reason": by_reason, "running": self.running_count,
-            "running_by_model": {"v100_sxm2": 12, "rtx6000": 8}, "allocated_gpus": self.running_count,
-            "usable_gpus": len(self.gpus) - 2, "gpu_count": len(self.gpus), "busy_ratio": 0.58, "event_lag": 412,
-            "drained": ["t4-7"], "lost_gpu_count": 1, "drift": {"flagged": 1, "by_chance": 0.3}, "wait_p95_s": 374.0,
-            "failed_ratio_1h": 0.021, "alerts": self.alerts,
+            "time_s": self.now_s,
+            "wall_unix_s": 0,
+            "clock": {"mode": "virtual", "scale": 1, "paused": False},
+            "cluster": "default",
+            "policy": "dqn",
+            "deciding_policy": "hold_greedy_fixed",
+            "deciding_basis": "out_of_range",
+            "queue_length": sum(by_reason.values()),
+            "queue_by_reason": by_reason,
+            "running": self.running_count,
+            "running_by_model": {"v100_sxm2": 12, "rtx6000": 8},
+            "allocated_gpus": self.running_count,
+            "usable_gpus": len(self.gpus) - 2,
+            "gpu_count": len(self.gpus),
+            "busy_ratio": 0.58,
+            "event_lag": 412,
+            "drained": ["t4-7"],
+            "lost_gpu_count": 1,
+            "drift": {"flagged": 1, "by_chance": 0.3},
+            "wait_p95_s": 374.0,
+            "failed_ratio_1h": 0.021,
+            "alerts": self.alerts,
             "history": {
                 "time_s": [self.now_s - 600 + 5 * step for step in range(120)],
                 "queue_length": [100 + round(30 * math.sin(step / 9)) for step in range(120)],
                 "allocated_gpus": [18 + round(6 * math.sin(step / 7)) for step in range(120)],
             },
-        }  # fmt: skip
+        }
 
     def queue(self, values: dict[str, str]) -> dict[str, Any]:
         rows = self.jobs
@@ -153,9 +178,11 @@ class Cluster:
         first = int(values["from"])
         states = {"pending": len(self.jobs) - self.running_count, "running": self.running_count}
         return {
-            "total": len(rows), "from": first, "rows": rows[first : first + int(values["count"])],
+            "total": len(rows),
+            "from": first,
+            "rows": rows[first : first + int(values["count"])],
             "counts": {"state": states, "reason": self.head()["queue_by_reason"]},
-        }  # fmt: skip
+        }
 
     def job_record(self, job_id: str) -> dict[str, Any]:
         job = self.job(job_id)
@@ -169,37 +196,66 @@ class Cluster:
             "outcome": "",
         }
         return job | {
-            "application": "resnet50_fp16", "start_s": self.now_s - 300 if runs else None, "end_s": None, "gpu_ids": job["gpus"],
-            "gpu_model": "v100_sxm2" if runs else "", "cpu_cores": 8, "memory_mib": 32_768, "gpu_memory_mib": 15_000,
-            "time_limit_s": 7_200, "labels": {"team": HOSTILE}, "has_logs": runs, "may_cancel": True,
+            "application": "resnet50_fp16",
+            "start_s": self.now_s - 300 if runs else None,
+            "end_s": None,
+            "gpu_ids": job["gpus"],
+            "gpu_model": "v100_sxm2" if runs else "",
+            "cpu_cores": 8,
+            "memory_mib": 32_768,
+            "gpu_memory_mib": 15_000,
+            "time_limit_s": 7_200,
+            "labels": {"team": HOSTILE},
+            "has_logs": runs,
+            "may_cancel": True,
             "command_line": "adlro submit --type ml --gpus 1 --cores 8 --gpu-memory 15000",
             "attempts": [started | {"start_s": self.now_s - 300}] if runs else [],
-        }  # fmt: skip
+        }
 
     def gpu(self, gpu_id: str) -> dict[str, Any]:
         index = self.gpus.index(gpu_id)
         return {
-            "id": gpu_id, "model": MODELS[self.model[index]], "node": self.nodes[self.node[index]], "memory_mib": 32_768,
+            "id": gpu_id,
+            "model": MODELS[self.model[index]],
+            "node": self.nodes[self.node[index]],
+            "memory_mib": 32_768,
             "state": ("idle", "allocated", "shared", "lost", "drained", "drained")[self.states[index] & 15],
-            "drained": self.states[index] & 15 >= 4, "jobs": [f"job-{index + 1}"] if index < self.running_count else [],
+            "drained": self.states[index] & 15 >= 4,
+            "jobs": [f"job-{index + 1}"] if index < self.running_count else [],
             "drift": {"score": 1.2, "flagged": bool(self.states[index] & 16), "speed_ratio": 0.97, "job_count": 41},
             "spec": {"power_limit_w": 300, "max_temperature_c": 87, "memory_bandwidth_gb_per_s": 900},
             "values": {"utilization_ratio": 0.81, "memory_used_mib": 20_480, "temperature_c": 61, "power_w": 241},
-        }  # fmt: skip
+        }
 
     def decisions(self) -> list[dict[str, Any]]:
         rows = []
         for number in range(60):
             agrees = number % 4 != 1
-            rows.append({
-                "id": f"d-{600 - number}", "time_s": self.now_s - 7 * number, "queue_length": 100 + number % 30, "policy": "dqn",
-                "deciding_policy": "dqn" if number % 5 else "hold_greedy_fixed", "basis": "policy" if number % 5 else "margin",
-                "basis_text": "" if number % 5 else "the two best differ by .01", "job": f"job-{20 - number % 20}",
-                "gpu_ids": [self.gpus[number % 20]], "gpu_count": 1, "score": 0.605, "margin": 0.012 * (number % 9),
-                "hold_score": 0.295, "decision_us": 1_300 + number,
-                "shadow": {"policy": "fcfs", "job": f"job-{20 - number % 20 - (not agrees)}", "gpu": self.gpus[3], "agrees": agrees},
-                "base": {"job": "job-7", "gpu": self.gpus[3]},
-            })  # fmt: skip
+            rows.append(
+                {
+                    "id": f"d-{600 - number}",
+                    "time_s": self.now_s - 7 * number,
+                    "queue_length": 100 + number % 30,
+                    "policy": "dqn",
+                    "deciding_policy": "dqn" if number % 5 else "hold_greedy_fixed",
+                    "basis": "policy" if number % 5 else "margin",
+                    "basis_text": "" if number % 5 else "the two best differ by .01",
+                    "job": f"job-{20 - number % 20}",
+                    "gpu_ids": [self.gpus[number % 20]],
+                    "gpu_count": 1,
+                    "score": 0.605,
+                    "margin": 0.012 * (number % 9),
+                    "hold_score": 0.295,
+                    "decision_us": 1_300 + number,
+                    "shadow": {
+                        "policy": "fcfs",
+                        "job": f"job-{20 - number % 20 - (not agrees)}",
+                        "gpu": self.gpus[3],
+                        "agrees": agrees,
+                    },
+                    "base": {"job": "job-7", "gpu": self.gpus[3]},
+                }
+            )
         return rows
 
     # --- questions ---
@@ -248,56 +304,94 @@ class Cluster:
         job = self.job_record(job_id)
         waits = job["state"] == "pending"
         waiting = {
-            "category": "resources", "sentence": "It needs 15,000 MiB of GPU memory and 8 cores on its node; no such GPU is free.",
-            "place": 37, "queue_length": 120,
+            "category": "resources",
+            "sentence": "It needs 15,000 MiB of GPU memory and 8 cores on its node; no such GPU is free.",
+            "place": 37,
+            "queue_length": 120,
             "gpus": [
                 {"reason": "busy", "text": "busy with other jobs", "gpu_count": 20},
                 {"reason": "cores", "text": "idle, but their node lacks cores", "gpu_count": 8},
                 {"reason": "memory", "text": "memory too small", "gpu_count": 2},
             ],
             "advice": [{"text": "Ask for 4 cores: 8 GPUs fit now", "gpu_count": 8}],
-            "start": {"low_s": 180, "median_s": 340, "high_s": 540}, "record": {"forecast_count": 200, "within_ratio": 0.83},
-        }  # fmt: skip
+            "start": {"low_s": 180, "median_s": 340, "high_s": 540},
+            "record": {"forecast_count": 200, "within_ratio": 0.83},
+        }
         prediction = {
             "now": [
                 {"gpu_model": "v100_sxm2", "median_s": 712, "low_s": 540, "high_s": 1_020, "basis": "similar_jobs"},
                 {"gpu_model": "t4", "median_s": 1_900, "low_s": 1_100, "high_s": 3_300, "basis": "similar_jobs"},
             ],
-            "decided": None if waits else {"gpu_model": "v100_sxm2", "median_s": 690, "low_s": 500, "high_s": 990, "basis": "similar_jobs", "time_s": 0},
+            "decided": None
+            if waits
+            else {
+                "gpu_model": "v100_sxm2",
+                "median_s": 690,
+                "low_s": 500,
+                "high_s": 990,
+                "basis": "similar_jobs",
+                "time_s": 0,
+            },
             "evidence": [{"job_id": "job-2", "similarity": 0.94, "runtime_s": 701}],
-        }  # fmt: skip
+        }
         return {
-            "job": job, "now_s": self.now_s, "waiting": waiting if waits else None, "prediction": prediction,
+            "job": job,
+            "now_s": self.now_s,
+            "waiting": waiting if waits else None,
+            "prediction": prediction,
             "decision_id": None if waits else "d-590",
-        }  # fmt: skip
+        }
 
     def _gpu_answer(self, gpu_id: str) -> dict[str, Any]:
         times = [self.now_s - 3_600 + 30 * step for step in range(121)]
         wave = [0.5 + 0.4 * math.sin(step / 11) for step in range(121)]
         return {
             "gpu": self.gpu(gpu_id),
-            "series": {"time_s": times, "metrics": {
-                "utilization_ratio": wave, "memory_used_mib": [20_000 * each for each in wave],
-                "temperature_c": [40 + 30 * each for each in wave], "power_w": [80 + 200 * each for each in wave],
-            }},
-            "attempts": [{"job": "job-2", "start_s": times[0], "end_s": times[50], "outcome": "succeeded"}], "grafana_url": "",
-        }  # fmt: skip
+            "series": {
+                "time_s": times,
+                "metrics": {
+                    "utilization_ratio": wave,
+                    "memory_used_mib": [20_000 * each for each in wave],
+                    "temperature_c": [40 + 30 * each for each in wave],
+                    "power_w": [80 + 200 * each for each in wave],
+                },
+            },
+            "attempts": [{"job": "job-2", "start_s": times[0], "end_s": times[50], "outcome": "succeeded"}],
+            "grafana_url": "",
+        }
 
     def _decision_answer(self, decision_id: str) -> dict[str, Any] | None:
         row = next((each for each in self.decisions() if each["id"] == decision_id), None)
         if row is None:
             return None
         candidates = [
-            {"job": f"job-{20 - index % 3}", "gpu_id": self.gpus[index], "gpu_model": MODELS[0], "expected_runtime_s": 700 + 10 * index,
-             "score": 0.605 - 0.02 * index, "node_count": 1}
+            {
+                "job": f"job-{20 - index % 3}",
+                "gpu_id": self.gpus[index],
+                "gpu_model": MODELS[0],
+                "expected_runtime_s": 700 + 10 * index,
+                "score": 0.605 - 0.02 * index,
+                "node_count": 1,
+            }
             for index in range(12)
-        ]  # fmt: skip
-        return {"decision": row | {
-            "summary": "The best of 12 pairs by the network's values.", "candidates": candidates, "candidates_left_out": 0,
-            "masked": [{"reason": "too_small", "gpu_count": 8, "example_gpu_ids": self.gpus[-3:]}],
-            "prediction": {"gpu_model": "v100_sxm2", "median_s": 690, "low_s": 500, "high_s": 990, "basis": "similar_jobs"},
-            "ran_s": 702.0,
-        }}  # fmt: skip
+        ]
+        return {
+            "decision": row
+            | {
+                "summary": "The best of 12 pairs by the network's values.",
+                "candidates": candidates,
+                "candidates_left_out": 0,
+                "masked": [{"reason": "too_small", "gpu_count": 8, "example_gpu_ids": self.gpus[-3:]}],
+                "prediction": {
+                    "gpu_model": "v100_sxm2",
+                    "median_s": 690,
+                    "low_s": 500,
+                    "high_s": 990,
+                    "basis": "similar_jobs",
+                },
+                "ran_s": 702.0,
+            }
+        }
 
     def gantt(self, query: dict[str, str]) -> dict[str, Any]:
         to_s = float(query.get("to") or self.now_s)
@@ -313,15 +407,32 @@ class Cluster:
                 end = at + draw.uniform(60, 900)
                 number += 1
                 if end > from_s and at < to_s:
-                    row = (gpu, at, end if end < self.now_s else None, f"job-{number}", draw.choice(("resnet50", "gromacs")), USERS[number % 4],
-                           TYPES[number % 3], "running" if end >= self.now_s else ("failed" if number % 17 == 0 else "succeeded"), int(number % 5 == 0))  # fmt: skip
+                    row = (
+                        gpu,
+                        at,
+                        end if end < self.now_s else None,
+                        f"job-{number}",
+                        draw.choice(("resnet50", "gromacs")),
+                        USERS[number % 4],
+                        TYPES[number % 3],
+                        "running" if end >= self.now_s else ("failed" if number % 17 == 0 else "succeeded"),
+                        int(number % 5 == 0),
+                    )
                     for name, value in zip(bars, row, strict=True):
                         bars[name].append(value)
                 at = end + draw.uniform(0, 120)
         common = {
-            "from_s": from_s, "to_s": to_s, "now_s": self.now_s, "gpus": self.gpus, "nodes": self.nodes, "node": self.node,
-            "models": list(MODELS), "model": self.model, "bar_count": len(bars["gpu"]), "left_out": 0,
-        }  # fmt: skip
+            "from_s": from_s,
+            "to_s": to_s,
+            "now_s": self.now_s,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "node": self.node,
+            "models": list(MODELS),
+            "model": self.model,
+            "bar_count": len(bars["gpu"]),
+            "left_out": 0,
+        }
         if len(bars["gpu"]) > int(query.get("max_bars") or 5_000):
             bucket_s = (to_s - from_s) / 200
             ratio = [
@@ -336,15 +447,40 @@ class Cluster:
 
     def _policies(self) -> dict[str, Any]:
         listed = [
-            {"name": "dqn", "description": "The learned policy: the network's values of pairs.", "acting": True, "shadow": False, "version": "770b", "problem": ""},
-            {"name": "hold_greedy_fixed", "description": "The fastest GPU, or hold.", "acting": False, "shadow": True, "version": "", "problem": ""},
-            {"name": "fcfs", "description": "First come, first served.", "acting": False, "shadow": False, "version": "", "problem": ""},
-        ]  # fmt: skip
+            {
+                "name": "dqn",
+                "description": "The learned policy: the network's values of pairs.",
+                "acting": True,
+                "shadow": False,
+                "version": "770b",
+                "problem": "",
+            },
+            {
+                "name": "hold_greedy_fixed",
+                "description": "The fastest GPU, or hold.",
+                "acting": False,
+                "shadow": True,
+                "version": "",
+                "problem": "",
+            },
+            {
+                "name": "fcfs",
+                "description": "First come, first served.",
+                "acting": False,
+                "shadow": False,
+                "version": "",
+                "problem": "",
+            },
+        ]
         return {
-            "policies": listed, "deciding_policy": "hold_greedy_fixed", "deciding_basis": "out_of_range",
+            "policies": listed,
+            "deciding_policy": "hold_greedy_fixed",
+            "deciding_basis": "out_of_range",
             "shadow": {"policy": "hold_greedy_fixed", "agreed": 870, "differed": 130, "failed": 0, "skipped": 4},
-            "decisions_by_basis": {"policy": 880, "margin": 90, "out_of_range": 34}, "fallbacks": {"out_of_range": 34}, "paired_replay": None,
-        }  # fmt: skip
+            "decisions_by_basis": {"policy": 880, "margin": 90, "out_of_range": 34},
+            "fallbacks": {"out_of_range": 34},
+            "paired_replay": None,
+        }
 
     def _capacity(self, query: dict[str, str]) -> dict[str, Any]:
         models = [
@@ -360,11 +496,20 @@ class Cluster:
         return {"models": models, "fits": fits}
 
     def _runs(self) -> dict[str, Any]:
-        return {"runs": [
-            {"id": name, "recipe": "gang", "started_unix_s": 1_760_000_000 + 3_600 * index, "state": "ended", "row_count": 40,
-             "last": {"step": 400, "score": 0.5 + 0.1 * index}, "baseline": index == 0}
-            for index, name in enumerate(("run-a", "run-b"))
-        ]}  # fmt: skip
+        return {
+            "runs": [
+                {
+                    "id": name,
+                    "recipe": "gang",
+                    "started_unix_s": 1_760_000_000 + 3_600 * index,
+                    "state": "ended",
+                    "row_count": 40,
+                    "last": {"step": 400, "score": 0.5 + 0.1 * index},
+                    "baseline": index == 0,
+                }
+                for index, name in enumerate(("run-a", "run-b"))
+            ]
+        }
 
     def _run(self, run_id: str) -> dict[str, Any] | None:
         if run_id not in {"run-a", "run-b"}:

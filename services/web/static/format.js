@@ -24,7 +24,7 @@ const two = (value) => String(value).padStart(2, "0");
 export function duration(seconds) {
   if (!known(seconds)) return DASH;
   if (seconds < 0) return `−${duration(-seconds)}`;
-  if (seconds < 0.9995 && seconds > 0) return `${Math.max(1, Math.round(seconds * 1000))}${NARROW}ms`;
+  if (seconds < 0.9995 && seconds > 0) return `${seconds < 0.01 ? Number((seconds * 1000).toFixed(1)) : Math.round(seconds * 1000)}${NARROW}ms`;
   if (seconds < 9.95) return `${Number(seconds.toFixed(1))}${NARROW}s`;
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole}${NARROW}s`;
