@@ -37,8 +37,8 @@ def compact(value: Any) -> str:
 
 
 def control(op: str, **fields: Any) -> str:
-    """A control message."""
-    return compact({"op": op, **fields})
+    """A control message; half a character, which a browser may have sent, is none in UTF-8."""
+    return compact({"op": op, **fields}).encode("utf-8", "replace").decode()
 
 
 def encode(frame: Frame) -> bytes:
