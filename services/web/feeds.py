@@ -254,9 +254,9 @@ class Feeds:
             async with _ticking(_HEALTH_EVERY_S):
                 answers = await asyncio.gather(*(_serves(each, self._credentials) for each in addresses.values()))
                 for (name, address), serves in zip(addresses.items(), answers, strict=True):
-                    if not serves:
+                    if not serves and self.sources[name].state != "away":
                         self._set(name, "away", f"{name} at {address} does not serve now")
-                    elif self.sources[name].state == "away" and self._lives(name):
+                    elif serves and self.sources[name].state == "away" and self._lives(name):
                         self._set(name, "live", "")
 
     def _lives(self, name: str) -> bool:

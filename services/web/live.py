@@ -192,13 +192,15 @@ class LiveSockets:
         for session, reason in self._sessions.sweep():
             self.end_session(session, reason)
         self._feeds.want(self._followed())
+        # What a page has not read yet; not what follows now.
+        busy = {tab for tab, connection in self._connections.items() if connection.busy}
         if self._told_sources != self._feeds.sources_version:
             self._told_sources = self._feeds.sources_version
             message = self._sources()
             for connection in self._connections.values():
                 if not connection.tab.asleep:
                     connection.put([message])
-        for tab, messages in self._hub.tick(time.time(), lambda tab: self._connections[tab].busy):
+        for tab, messages in self._hub.tick(time.time(), busy.__contains__):
             self._connections[tab].put(messages)
 
     def end_session(self, session: Session, reason: str) -> None:

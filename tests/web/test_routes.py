@@ -92,6 +92,7 @@ async def test_the_tables_have_every_route_action_and_topic(world):
     assert set(re.findall(r"\w+", answer.json["error"].partition("actions are ")[2])) == set(ACTIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", USERS)
 async def test_each_question_is_answered_to_those_who_may_ask_the_services(world, user):
     browser = await world.logged_in(user)
@@ -109,6 +110,7 @@ async def test_each_question_is_answered_to_those_who_may_ask_the_services(world
             assert answer.status in (200, 404, 409, 503), (path, answer.body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", USERS)
 async def test_each_action_is_done_for_those_whom_the_services_let(world, user):
     browser = await world.logged_in(user)
@@ -126,6 +128,7 @@ async def test_each_action_is_done_for_those_whom_the_services_let(world, user):
     assert me["user"] == user
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", USERS)
 async def test_each_topic_is_for_those_who_may_ask_the_services(world, user):
     browser = await world.logged_in(user)
