@@ -20,12 +20,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import uvicorn
-from made_up_cluster import Cluster
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from tests.browser.made_up_cluster import Cluster
 
 STATIC = Path(__file__).parents[2] / "services" / "web" / "static"
 VERSION = "test"

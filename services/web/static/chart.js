@@ -55,6 +55,7 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
       if (!wanted || !place) return;
       plot.current?.destroy();
       plot.current = new uPlot(options(place, lines, axis, unit, height, sync), latest.current, place);
+      showLast(plot.current);
       place.querySelector("canvas")?.setAttribute("aria-hidden", "true");
     };
     void draw();
@@ -74,9 +75,15 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
   }, [shape]);
   useEffect(() => {
     plot.current?.setData(columns);
+    showLast(plot.current);
   });
   const last = lines.map(({ name, values }) => `${name} ${count(values.findLast((value) => value !== null), 2)}${unit && ` ${unit}`}`).join(", ");
   return html`<figure class="chart" role="img" aria-label=${`${label}. Last: ${last}.`}><div ref=${box} style=${{ minHeight: `${height}px` }}></div></figure>`;
+}
+
+/** The legend tells the last figures while nobody points at the curves. @param {any} plot */
+function showLast(plot) {
+  if (plot && (plot.cursor.left ?? -1) < 0) plot.setLegend({ idx: plot.data[0].length - 1 });
 }
 
 /** @param {HTMLElement} place @param {Line[]} lines @param {string} axis @param {string} unit @param {number} height @param {string} sync */

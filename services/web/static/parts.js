@@ -197,7 +197,7 @@ export function Copyable({ text, label }) {
 
 /** A wide table in a box that scrolls by itself, reachable by keyboard. @param {{label: string, children?: any}} props */
 export function Scroll({ label, children }) {
-  return html`<div class="scroll" role="region" aria-label=${label} tabindex="0">${children}</div>`;
+  return html`<div class="scroll" role="region" aria-label=${`${label}, table`} tabindex="0">${children}</div>`;
 }
 
 /**

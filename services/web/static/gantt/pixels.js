@@ -110,7 +110,7 @@ function foldedBars(buffer, width, left, scene, y0, y1) {
   const span = width - left;
   const per_s = span / (to_s - from_s);
   /** @type {(Float32Array | null)[]} taken time by node and column */
-  const changes = chart.nodes.map((_, node) => (y1[rows.of_node[node]] > 0 ? new Float32Array(span + 1) : null));
+  const changes = chart.nodes.map((_, node) => (y1[rows.of_node[node]] > 0 && !rows.list[rows.of_node[node]].open ? new Float32Array(span + 1) : null));
   for (let index = 0; index < bars.gpu.length; index += 1) {
     const change = changes[chart.node[bars.gpu[index]]];
     if (!change) continue;

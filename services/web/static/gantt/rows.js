@@ -109,6 +109,27 @@ export function barsIn(chart, from_s, to_s, wanted = () => true) {
   return found.sort((one, other) => bars.start_s[other] - bars.start_s[one]);
 }
 
+/** Columns of a bar, by which an answer is added to another. @type {(keyof Bars)[]} */
+const COLUMNS = ["gpu", "start_s", "end_s", "job", "name", "user", "type", "outcome", "differs"];
+
+/**
+ * A chart with what came since: bars of `newer` replace those that had not ended; bars that ended before `from_s` go.
+ * @param {Chart} chart with bars @param {Chart} newer with bars, of a later and shorter time @param {number} from_s
+ * @returns {Chart}
+ */
+export function withNewer(chart, newer, from_s) {
+  const [old, add] = [/** @type {Bars} */ (chart.bars), /** @type {Bars} */ (newer.bars)];
+  const keyOf = (/** @type {Bars} */ bars, /** @type {number} */ index) => `${bars.job[index]} ${bars.gpu[index]} ${bars.start_s[index]}`;
+  const known = new Set(add.gpu.map((_, index) => keyOf(add, index)));
+  const kept = [...old.gpu.keys()].filter((index) => {
+    const end_s = old.end_s[index];
+    return !known.has(keyOf(old, index)) && (end_s === null || end_s > from_s);
+  });
+  const bars = /** @type {any} */ ({});
+  for (const name of COLUMNS) bars[name] = old[name] && add[name] ? [...kept.map((index) => old[name][index]), ...add[name]] : [];
+  return { ...newer, from_s: Math.max(chart.from_s, from_s), bars, bar_count: bars.gpu.length, left_out: chart.left_out };
+}
+
 /** The bar of a row at a time, or -1. @param {Chart} chart @param {Row} row @param {number} time_s @param {number} now_s */
 export function barAt(chart, row, time_s, now_s) {
   const bars = chart.bars;

@@ -99,7 +99,7 @@ function One({ id }) {
           ${other && html`<${Notice} level="warn">${decision.deciding_policy} decided, not ${decision.policy}: ${basis(decision.basis)}${decision.basis_text ? ` (${decision.basis_text})` : ""}.<//>`}
           <${Facts} rows=${[["Time", clusterTime(decision.time_s)], ["Waiting then", count(decision.queue_length)], ["Job", decision.job ? html`<a href=${jobPath(decision.job)}>${decision.job}</a>` : ""], ["On", place(decision)],
             ["Margin to the second", score(decision.margin)], ["Value of holding", score(decision.hold_score)], ["Took", typeof decision.decision_us === "number" ? duration(decision.decision_us / 1e6) : ""]]} />
-          ${shadow && html`<table class="compact"><thead><tr><th scope="col"></th><th scope="col">Policy</th><th scope="col">Job</th><th scope="col">GPU</th></tr></thead><tbody>
+          ${shadow && html`<table class="compact"><thead><tr><td></td><th scope="col">Policy</th><th scope="col">Job</th><th scope="col">GPU</th></tr></thead><tbody>
             <tr><th scope="row">acting</th><td>${decision.deciding_policy || decision.policy}</td><td>${decision.job ?? "hold"}</td><td>${(decision.gpu_ids ?? [DASH])[0]}</td></tr>
             <tr><th scope="row">shadow</th><td>${shadow.policy}</td><td>${shadow.job ?? "hold"}</td><td>${shadow.gpu ?? DASH}</td></tr>
             ${decision.base && html`<tr><th scope="row">base's choice</th><td></td><td>${decision.base.job ?? "hold"}</td><td>${decision.base.gpu ?? DASH}</td></tr>`}</tbody></table>

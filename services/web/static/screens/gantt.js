@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
 import { clusterTime, count, duration, plural, visible, words } from "../format.js";
 import { draw } from "../gantt/pixels.js";
-import { barAt, barsIn, FEW_GPUS, rowAt, rowsOf } from "../gantt/rows.js";
+import { barAt, barsIn, FEW_GPUS, rowAt, rowsOf, withNewer } from "../gantt/rows.js";
 import { chromeTrace } from "../gantt/trace.js";
 import { html } from "../html.js";
 import { Choice, Empty, JobState, Notice, Panel, Scroll, Skeleton } from "../parts.js";
@@ -21,6 +21,12 @@ const LONGEST_S = 30 * 86_400;
 const TABLE_ROWS = 40;
 /** @typedef {{from_s: number, to_s: number, live: boolean}} Range */
 /** @typedef {"type" | "user" | "outcome" | "differs"} ColourBy */
+
+/** The last `span_s`, with a little room for the future; a young cluster has no more past than there is. @param {number} now_s @param {number} span_s @returns {Range} */
+function liveRange(now_s, span_s) {
+  const length = Math.min(span_s, Math.max(60, now_s * 1.03));
+  return { from_s: Math.max(0, now_s - length * 0.97), to_s: Math.max(0, now_s - length * 0.97) + length, live: true };
+}
 
 /** @param {import("../gantt/rows.js").Chart | null} chart @param {ColourBy} by */
 function tonesOf(chart, by) {
@@ -88,10 +94,33 @@ function useChart(range, now_s) {
       clearTimeout(timer);
     };
   }, [Boolean(stale), stale ? Math.round(range.from_s) : 0, stale ? Math.round(span) : 0, round]);
+  // Live: only what ran since the last answer is asked for, not the whole view again.
+  const latest = useRef(/** @type {any} */ (null));
+  latest.current = { chart, range };
   useEffect(() => {
     if (!range?.live) return undefined;
-    const timer = setInterval(() => document.hidden || setRound((before) => before + 1), 2_000);
-    return () => clearInterval(timer);
+    const abort = new AbortController();
+    const timer = setInterval(async () => {
+      const { chart: old, range: view } = latest.current;
+      if (document.hidden || !old || !view || !asked.current) return;
+      if (!old.bars) return setRound((before) => before + 1);
+      const to_s = view.to_s + (view.to_s - view.from_s) / 2;
+      try {
+        const newer = await get(`/api/gantt?from=${Math.max(0, old.now_s - 1).toFixed(3)}&max_bars=${MAX_BARS}&to=${to_s.toFixed(3)}`, abort.signal);
+        if (!newer.bars || newer.left_out || newer.gpus.length !== old.gpus.length || old.bars.gpu.length > 2 * MAX_BARS) return setRound((before) => before + 1);
+        const from_s = view.from_s - (view.to_s - view.from_s) / 2;
+        asked.current = { from_s: Math.max(0, Math.min(from_s, asked.current.from_s)), to_s };
+        setChart((/** @type {any} */ before) => (before === old ? withNewer(old, newer, from_s) : before));
+        setError("");
+      } catch (problem) {
+        if (!abort.signal.aborted) setError(/** @type {Error} */ (problem).message);
+      }
+      return undefined;
+    }, 2_000);
+    return () => {
+      abort.abort();
+      clearInterval(timer);
+    };
   }, [range?.live]);
   return { chart, error, again: () => setRound((before) => before + 1) };
 }
@@ -109,11 +138,11 @@ export default function Gantt({ query }) {
   const [folds, setFolds] = useState(/** @type {Record<number, boolean>} */ ({}));
   const [selected, setSelected] = useState("");
   /** @type {Range | null} */
-  const range = fixed ? { ...fixed, live: false } : now_s === null ? null : { from_s: now_s - span_s * 0.97, to_s: now_s + span_s * 0.03, live: true };
+  const range = fixed ? { ...fixed, live: false } : now_s === null ? null : liveRange(now_s, span_s);
   const { chart, error, again } = useChart(range, now_s);
 
   const few = (chart?.gpus.length ?? 0) <= FEW_GPUS;
-  const rows = useMemo(() => (chart ? rowsOf(chart, (node) => Boolean(chart.bars) && (folds[node] ?? few)) : null), [chart, folds]);
+  const rows = useMemo(() => (chart ? rowsOf(chart, (node) => Boolean(chart.bars) && (folds[node] ?? few), few ? 18 : 14) : null), [chart, folds]);
   const { tone, names } = useMemo(() => tonesOf(chart, by), [chart, by]);
 
   const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
@@ -154,7 +183,7 @@ export default function Gantt({ query }) {
       });
       context.putImageData(image, 0, 0);
       texts(context, range, rows, top, size, scale);
-      place.dataset.drawMs = (performance.now() - started).toFixed(1);
+      Object.assign(place.dataset, { drawMs: (performance.now() - started).toFixed(1), fromS: String(range.from_s), toS: String(range.to_s) });
     });
     return () => cancelAnimationFrame(frame);
   }, [chart, rows, range?.from_s, range?.to_s, size, top, tone, selected, theme]);
@@ -265,7 +294,7 @@ export default function Gantt({ query }) {
         ? !error && html`<${Skeleton} what="The bars" rows=${7} />`
         : html`
           ${chart.left_out > 0 && html`<${Notice} level="info">${chart.bars ? `${plural(chart.left_out, "bar")} of ${count(chart.bar_count)} are left out.` : `${plural(chart.bar_count, "bar")} here: shown is how many of each node's GPUs were taken. Zoom nearer for single bars.`}<//>`}
-          <div class="gantt-box" ref=${box} tabindex="0" role="application" aria-label="Bars of what ran where; the table below lists the same. Keys: W and S zoom, A and D move, Home goes to now, arrows up and down scroll."
+          <div class="gantt-box" ref=${box} tabindex="0" style=${{ height: `${total + 2}px` }} role="application" aria-label="Bars of what ran where; the table below lists the same. Keys: W and S zoom, A and D move, Home goes to now, arrows up and down scroll."
             onKeyDown=${onKey} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)}>
             <div class="gantt-rows" style=${{ height: `${total}px` }}>
               <canvas ref=${canvas} aria-hidden="true" style=${{ width: `${size.width}px`, height: `${size.height}px` }} onPointerDown=${onDown} onPointerMove=${onMove} onPointerUp=${onUp}></canvas></div>

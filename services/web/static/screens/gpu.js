@@ -76,7 +76,7 @@ export default function Gpu({ id }) {
             lines=${[{ name: label.toLowerCase(), values: series.metrics[name].map((/** @type {number | null} */ value) => (value === null ? null : value * factor)) }]} /></figure>`)}</div>`;
       }}<//>
     <//>
-    <${Panel} title="Jobs of the last hour">
+    ${answer.data?.attempts && html`<${Panel} title="Jobs of the last hour">
       <${Answered} answer=${answer} what="The jobs">${(/** @type {any} */ data) =>
         data.attempts?.length
           ? html`<${Scroll} label="Jobs of the last hour"><table class="compact"><thead><tr><th scope="col">Job</th><th scope="col" class="number">Start</th><th scope="col" class="number">Ran</th><th scope="col">Outcome</th></tr></thead>
@@ -84,5 +84,5 @@ export default function Gpu({ id }) {
                 <td class="number num">${clusterTime(each.start_s)}</td><td class="number num">${typeof each.end_s === "number" ? duration(each.end_s - each.start_s) : DASH}</td>
                 <td><${JobState} state=${each.outcome || "running"} /></td></tr>`)}</tbody></table><//>`
           : html`<${Empty}>No job ran here in the last hour.<//>`}<//>
-    <//>`;
+    <//>`}`;
 }

@@ -100,13 +100,14 @@ function Log({ id, running }) {
 /** What was predicted when it was decided, and what came; what is predicted now. @param {{prediction: any, job: any}} props */
 function Prediction({ prediction, job }) {
   const then = prediction.decided;
+  const ended = job.state !== "pending" && job.state !== "running";
   const last = (job.attempts ?? []).at(-1);
   const ran_s = job.state === "succeeded" ? (last?.run_s ?? (last?.end_s ? last.end_s - last.start_s : null)) : null;
   return html`<${Panel} title="Predicted runtime">
     ${then && html`<p>When it was placed: <strong class="num">${duration(then.median_s)}</strong> <span class="num">(${interval(then.low_s, then.high_s)})</span> on ${then.gpu_model}${then.basis ? `, from ${words(then.basis)}` : ""}.
       ${ran_s !== null && html` It ran <strong class="num">${duration(ran_s)}</strong>${typeof then.low_s === "number" ? (ran_s >= then.low_s && ran_s <= then.high_s ? ", inside the interval" : ", outside the interval") : ""}.`}</p>`}
     ${!then && job.state !== "pending" && html`<p class="quiet">What was predicted when it was placed is not recorded.</p>`}
-    ${prediction.now?.length > 0 && html`<${Scroll} label="Predictions by GPU model"><table class="compact">
+    ${prediction.now?.length > 0 && html`<p class="quiet">${ended ? "What the next job like it is expected to take, after all that ended since:" : "Expected now:"}</p><${Scroll} label="Predictions by GPU model"><table class="compact">
       <thead><tr><th scope="col">On</th><th scope="col" class="number">Median</th><th scope="col" class="number">80 % interval</th><th scope="col">From</th></tr></thead>
       <tbody>${prediction.now.map((/** @type {any} */ each) => html`<tr key=${each.gpu_model}><th scope="row">${each.gpu_model}</th><td class="number num">${duration(each.median_s)}</td><td class="number num">${interval(each.low_s, each.high_s)}</td><td>${words(each.basis)}</td></tr>`)}</tbody></table><//>`}
     ${prediction.evidence?.length > 0 && html`<p>Rests on ${prediction.evidence.slice(0, 5).map((/** @type {any} */ each, /** @type {number} */ index) => html`${index ? ", " : ""}<a href=${jobPath(each.job_id)}>${each.job_id}</a> <span class="num quiet">(${each.similarity?.toFixed(2) ?? DASH}) ${duration(each.runtime_s)}</span>`)}${prediction.evidence.length > 5 ? ` and ${prediction.evidence.length - 5} more` : ""}.</p>`}

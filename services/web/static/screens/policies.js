@@ -28,6 +28,9 @@ function Replay({ replay }) {
     <p class="num">95 % interval: ${percent(replay.low_ratio, 1)} to ${percent(replay.high_ratio, 1)}${sure ? "." : ": no difference is shown, zero lies inside."}</p>`;
 }
 
+/** Who acts stands first, then who watches. @param {any} one @param {any} other */
+const first = (one, other) => Number(other.acting) - Number(one.acting) || Number(other.shadow) - Number(one.shadow);
+
 export default function Policies() {
   useTitle("Policies");
   const answer = useAnswer("/api/policies", 3);
@@ -52,14 +55,15 @@ export default function Policies() {
           ${data.paired_replay && html`<${Panel} title="Who would have been better"><${Replay} replay=${data.paired_replay} /><//>`}
         </div>
         <${Panel} title="All policies">
-          <ul class="policies">${data.policies.map((/** @type {any} */ each) => html`<li key=${each.name}>
+          <ul class="policies">${[...data.policies].sort(first).map((/** @type {any} */ each) => html`<li key=${each.name}>
             <div class="title"><h3>${each.name}</h3>${each.version && html`<code class="quiet">${each.version}</code>`}
               ${each.acting && html`<span class="badge">acting</span>`}${each.shadow && html`<span class="badge soft">shadow</span>`}
-              <div class="tools">
-                ${may("policy") && !each.acting && html`<button type="button" onClick=${() => setAsked({ act: "policy", name: each.name })} aria-label=${`Let ${each.name} decide`}>Let it decide</button>`}
-                ${may("policy") && !each.acting && html`<button type="button" onClick=${() => setAsked({ act: "shadow", name: each.shadow ? "" : each.name })} aria-label=${each.shadow ? `End the shadow ${each.name}` : `Let ${each.name} watch as shadow`}>${each.shadow ? "End shadow" : "As shadow"}</button>`}
-              </div></div>
+            </div>
             <p class="quiet">${each.description}</p>
+              <div class="tools">
+                ${may("policy") && !each.acting && html`<button type="button" onClick=${() => setAsked({ act: "policy", name: each.name })}>Let it decide<span class="visually-hidden"> ${each.name}</span></button>`}
+                ${may("policy") && !each.acting && html`<button type="button" onClick=${() => setAsked({ act: "shadow", name: each.shadow ? "" : each.name })}>${each.shadow ? "End shadow" : "As shadow"}<span class="visually-hidden"> ${each.name}</span></button>`}
+              </div>
             ${each.problem && html`<${Notice} level="warn">${each.problem}<//>`}</li>`)}</ul>
         <//>`;
     }}<//>`;

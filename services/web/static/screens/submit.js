@@ -90,10 +90,10 @@ export default function Submit() {
   const problem = (/** @type {string} */ name) => (tried && wrong[name] ? wrong[name] : "");
 
   /** @param {keyof Form} name @param {string} label @param {{hint?: string, placeholder?: string, class?: string}} [more] */
-  const text = (name, label, { hint = "", placeholder = "", class: extra = "" } = {}) => html`<label class=${`field ${extra}`}>${label}
-    <input type="text" value=${form[name]} placeholder=${placeholder} spellcheck=${false} autocomplete="off" aria-invalid=${problem(name) ? "true" : undefined}
+  const text = (name, label, { hint = "", placeholder = "", class: extra = "" } = {}) => html`<div class=${`field ${extra}`}><label for=${`field-${name}`}>${label}</label>
+    <input type="text" id=${`field-${name}`} value=${form[name]} placeholder=${placeholder || undefined} spellcheck=${false} autocomplete="off" aria-invalid=${problem(name) ? "true" : undefined}
       aria-describedby=${hint || problem(name) ? `hint-${name}` : undefined} onInput=${(/** @type {any} */ event) => change({ [name]: event.target.value })} />
-    ${(hint || problem(name)) && html`<span id=${`hint-${name}`} class=${problem(name) ? "hint wrong" : "hint"}>${problem(name) || hint}</span>`}</label>`;
+    ${(hint || problem(name)) && html`<span id=${`hint-${name}`} class=${problem(name) ? "hint wrong" : "hint"}>${problem(name) || hint}</span>`}</div>`;
 
   /** @param {Event} event */
   const submit = async (event) => {
@@ -121,10 +121,10 @@ export default function Submit() {
       <form ref=${top} onSubmit=${submit} class="panel" aria-label="The job" noValidate>
         <fieldset><legend>The job</legend>
           ${text("name", "Name", { hint: "need not be unique" })}
-          <label class="field">Type
-            <select value=${form.job_type} onChange=${(/** @type {any} */ event) => change({ job_type: event.target.value })} aria-invalid=${problem("job_type") ? "true" : undefined}>
+          <div class="field"><label for="field-job_type">Type</label>
+            <select id="field-job_type" value=${form.job_type} onChange=${(/** @type {any} */ event) => change({ job_type: event.target.value })} aria-invalid=${problem("job_type") ? "true" : undefined}>
               <option value="machine_learning">machine learning</option><option value="simulation">simulation</option><option value="data_processing">data processing</option><option value="">learned from the program</option>
-            </select>${problem("job_type") && html`<span class="hint wrong">${problem("job_type")}</span>`}</label>
+            </select>${problem("job_type") && html`<span class="hint wrong">${problem("job_type")}</span>`}</div>
           ${text("application", "Application", { placeholder: "resnet50_fp16", hint: "improves predictions" })}
           ${text("priority", "Priority", { hint: "0 to 1, most urgent", class: "narrow" })}
         </fieldset>
@@ -140,10 +140,10 @@ export default function Submit() {
               onChange=${(/** @type {any} */ event) => change({ gpu_models: event.target.checked ? [...form.gpu_models, each.model] : form.gpu_models.filter((name) => name !== each.model) })} /> ${each.model}</label>`)}
           </fieldset>
           ${text("runtime", "Expected runtime", { placeholder: "learned", class: "narrow" })}
-          <label class="field narrow">on GPU model
-            <select value=${form.on} onChange=${(/** @type {any} */ event) => change({ on: event.target.value })} aria-invalid=${problem("on") ? "true" : undefined}>
+          <div class="field narrow"><label for="field-on">on GPU model</label>
+            <select id="field-on" value=${form.on} onChange=${(/** @type {any} */ event) => change({ on: event.target.value })} aria-invalid=${problem("on") ? "true" : undefined}>
               <option value=""></option>${models.map((/** @type {any} */ each) => html`<option key=${each.model} value=${each.model}>${each.model}</option>`)}</select>
-            ${problem("on") && html`<span class="hint wrong">${problem("on")}</span>`}</label>
+            ${problem("on") && html`<span class="hint wrong">${problem("on")}</span>`}</div>
         </fieldset>
         <fieldset><legend>Beside other jobs</legend>
           <label class="check"><input type="checkbox" checked=${form.preemptible} onChange=${(/** @type {any} */ event) => change({ preemptible: event.target.checked })} /> it may be stopped and go on later (it keeps checkpoints)</label>
