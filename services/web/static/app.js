@@ -72,11 +72,13 @@ function ThemeSwitch() {
 /** Which service is away since when, over all screens. */
 function Banners() {
   const { state, text, sources } = useConnection();
+  const { renewed } = useSession();
   const silent = Object.entries(sources).filter(([, source]) => source.state === "away");
   return html`<div class="banners" role="status" aria-live="polite">
     ${state === "away" && html`<${Notice} level="bad">The page's server does not answer; what you see is as of then. It is tried again by itself.
       ${" "}<button type="button" onClick=${() => live.retry()}>Try now</button><//>`}
     ${state === "refused" && html`<${Notice} level="bad">${text}. <a href="/login">Log in</a><//>`}
+    ${renewed && html`<${Notice} level="warn">This page has a newer version on its server. <button type="button" onClick=${() => location.reload()}>Load it</button><//>`}
     ${state === "live" && silent.map(([name, source]) => html`<${Notice} key=${name} level="bad">
       <strong>${name}</strong> does not answer${source.error ? html`: ${source.error}` : "."} Figures that come from it are greyed.<//>`)}
   </div>`;

@@ -1,6 +1,6 @@
 // @ts-check
 // Curves by uPlot, which is loaded when the first is drawn; colours come from the style sheet.
-import { useEffect, useRef } from "./vendor/hooks.js";
+import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { html } from "./html.js";
 import { clusterTime, count } from "./format.js";
 import { colour, onTheme } from "./theme.js";
@@ -44,19 +44,23 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
   /** @type {any[]} */
   const columns = [x];
   for (const line of lines) columns.push(line.values, ...(line.band ?? []));
+  const [lost, setLost] = useState(false);
   const latest = useRef(columns);
   latest.current = columns;
 
   useEffect(() => {
     let wanted = true;
     const draw = async () => {
-      const uPlot = await load();
+      const uPlot = await load().catch(() => null);
       const place = box.current;
       if (!wanted || !place) return;
+      if (!uPlot) {
+        setLost(true);
+        return;
+      }
       plot.current?.destroy();
       plot.current = new uPlot(options(place, lines, axis, unit, height, sync), latest.current, place);
       showLast(plot.current);
-      place.querySelector("canvas")?.setAttribute("aria-hidden", "true");
     };
     void draw();
     const endTheme = onTheme(() => void draw());
@@ -77,8 +81,9 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
     plot.current?.setData(columns);
     showLast(plot.current);
   });
+  if (lost) return html`<p class="empty">The curves could not be loaded. Load the page again.</p>`;
   const last = lines.map(({ name, values }) => `${name} ${count(values.findLast((value) => value !== null), 2)}${unit && ` ${unit}`}`).join(", ");
-  return html`<figure class="chart" role="img" aria-label=${`${label}. Last: ${last}.`}><div ref=${box} style=${{ minHeight: `${height}px` }}></div></figure>`;
+  return html`<figure class="chart" role="img" aria-label=${`${label}. Last: ${last}.`}><div ref=${box} aria-hidden="true" style=${{ minHeight: `${height}px` }}></div></figure>`;
 }
 
 /** The legend tells the last figures while nobody points at the curves. @param {any} plot */

@@ -15,8 +15,8 @@ import { Live } from "./live.js";
  * @property {string} [grafana_url]
  */
 
-/** @type {{me: Me | null, asked: boolean, error: string, login: boolean}} */
-export const session = { me: null, asked: false, error: "", login: false };
+/** `renewed`: the server has newer files than this tab. @type {{me: Me | null, asked: boolean, error: string, login: boolean, renewed: boolean}} */
+export const session = { me: null, asked: false, error: "", login: false, renewed: false };
 /** @type {Set<() => void>} */
 const listeners = new Set();
 
@@ -41,9 +41,33 @@ export async function whoAmI() {
   return session.me !== null && !session.error;
 }
 
+/** Files have the digest of all of them in their address: where this one is gone, there are newer ones. */
+async function lookForRenewal() {
+  const answer = await fetch(import.meta.url, { method: "HEAD", cache: "no-store" }).catch(() => null);
+  if (answer?.status !== 404) return;
+  session.renewed = true;
+  tell();
+}
+
+/** Screens and actions depend on what the services can do: asked again when one of them, or this page's server, is back. */
+let watching = false;
+function watch() {
+  watching = true;
+  document.addEventListener("visibilitychange", () => live.setHidden(document.hidden));
+  let known = "";
+  live.onState(() => {
+    const answering = Object.keys(live.sources).filter((name) => live.sources[name].state === "live");
+    const now = `${live.hello?.epoch} ${answering.sort().join(" ")}`;
+    if (live.state !== "live" || now === known) return;
+    if (known) void whoAmI();
+    if (known && !known.startsWith(`${live.hello?.epoch} `)) void lookForRenewal();
+    known = now;
+  });
+}
+
 /** First steps of the page: who am I, then the socket; again every 2 s while nobody answers. */
 export async function begin() {
-  document.addEventListener("visibilitychange", () => live.setHidden(document.hidden));
+  if (!watching) watch();
   if (await whoAmI()) live.start();
   else if (!session.login) setTimeout(begin, 2_000);
 }
@@ -66,6 +90,9 @@ export const may = (action) => session.me?.actions.includes(action) ?? false;
 
 /** @param {string} screen */
 export const has = (screen) => session.me?.screens?.includes(screen) ?? false;
+
+/** Whether he sees the whole cluster, or only his own jobs. */
+export const seesAll = () => has("decisions") || has("policies");
 
 export function useSession() {
   const [, again] = useState(0);

@@ -7,7 +7,8 @@ import { byteText, Heatmap, stateText, summary } from "../heatmap.js";
 import { html } from "../html.js";
 import { Choice, Figure, Meter, Notice, Panel, Parts, Skeleton } from "../parts.js";
 import { gpuPath, jobPath, navigate, setQuery } from "../router.js";
-import { has, useView } from "../session.js";
+import { post } from "../api.js";
+import { has, may, seesAll, useView } from "../session.js";
 import { useTitle } from "../title.js";
 
 /** @type {Record<string, string>} the same colour for a reason everywhere */
@@ -33,6 +34,13 @@ function Alerts({ alerts }) {
   </ul>`;
 }
 
+/** A simulated cluster's clock can be stopped. @param {{clock: {paused: boolean}}} props */
+function Clock({ clock }) {
+  const [error, setError] = useState("");
+  const turn = () => post("/api/actions/clock", { paused: !clock.paused }).then(() => setError(""), (problem) => setError(problem.message));
+  return html`${error && html`<span role="alert">${error}</span>`}<button type="button" onClick=${turn}>${clock.paused ? "Resume the clock" : "Pause the clock"}</button>`;
+}
+
 /** @param {{head: any}} props */
 function HeadFigures({ head }) {
   const allocated = head.usable_gpus ? head.allocated_gpus / head.usable_gpus : null;
@@ -56,10 +64,10 @@ function HeadFigures({ head }) {
     <//>
     <${Figure} label="Wait, 95th percentile" value=${duration(head.wait_p95_s)} note="of the jobs that started lately" />
     <${Figure} label="Failed, last hour" value=${percent(head.failed_ratio_1h, 1)} level=${head.failed_ratio_1h > 0.1 ? "warn" : ""} note="of the jobs that ended" />
-    <${Figure} label="Event lag" value=${typeof head.event_lag === "number" ? plural(head.event_lag, "event") : null}
-      level=${head.event_lag > 100 ? "warn" : ""} note=${head.event_lag > 100 ? "the orchestrator has not yet heard of these" : "events of the cluster not yet taken in"} />
-    <${Figure} label="Decided by" href=${has("policies") ? "/policies" : undefined} value=${html`<span class="name">${head.deciding_policy || head.policy || "–"}</span>`}
-      level=${fallback ? "warn" : ""} note=${fallback ? `${head.policy} is set, but: ${basis(head.deciding_basis)}` : "the policy that is set"} />
+    ${seesAll() && html`<${Figure} label="Event lag" value=${typeof head.event_lag === "number" ? plural(head.event_lag, "event") : null}
+      level=${head.event_lag > 100 ? "warn" : ""} note=${head.event_lag > 100 ? "the orchestrator has not yet heard of these" : "events of the cluster not yet taken in"} />`}
+    ${head.policy && html`<${Figure} label="Decided by" href=${has("policies") ? "/policies" : undefined} value=${html`<span class="name">${head.deciding_policy || head.policy || "–"}</span>`}
+      level=${fallback ? "warn" : ""} note=${fallback ? `${head.policy} is set, but: ${basis(head.deciding_basis)}` : "the policy that is set"} />`}
     ${typeof flagged === "number" && html`<${Figure} label="Slower than its model" value=${plural(flagged, "GPU")} note=${`about ${count(head.drift.by_chance, head.drift.by_chance < 10 ? 1 : 0)} by chance`} />`}
   </dl>`;
 }
@@ -154,8 +162,8 @@ export default function Cluster({ query }) {
   const view = useView("head");
   const head = view.data;
   return html`<h1 class="visually-hidden">Cluster</h1>
-    <${Panel} title="What needs you" view=${view} class="head">
-      ${head ? html`<${Alerts} alerts=${head.alerts ?? []} /><${HeadFigures} head=${head} />` : html`<${Skeleton} what="The head figures" rows=${4} />`}
+    <${Panel} title=${head && !head.alerts ? "Your jobs" : "What needs you"} view=${view} class="head" tools=${head && may("clock") && head.clock && html`<${Clock} clock=${head.clock} />`}>
+      ${head ? html`${head.alerts && html`<${Alerts} alerts=${head.alerts} />`}<${HeadFigures} head=${head} />` : html`<${Skeleton} what="The head figures" rows=${4} />`}
     <//>
     <${Map_} query=${query} />
     <${Panel} title="Last minutes" view=${view}>${head ? html`<${Trend} head=${head} />` : html`<${Skeleton} what="The curves" rows=${3} />`}<//>`;

@@ -356,9 +356,18 @@ function download(text) {
 
 /** @param {{chart: any, range: Range, selected: string, onClear: () => void, now_s: number}} props */
 function BarTable({ chart, range, selected, onClear, now_s }) {
-  // The table follows the view at whole seconds, not at each frame of a drag.
-  const key = `${Math.round(range.from_s)} ${Math.round(range.to_s)} ${selected}`;
-  const found = useMemo(() => barsIn(chart, range.from_s, range.to_s, (index) => !selected || chart.bars.job[index] === selected), [chart, key]);
+  // The table follows a moment after the view stands still, and every 2 s while it runs on: not at each frame of a drag.
+  const [shown, setShown] = useState(range);
+  const since_ms = useRef(0);
+  useEffect(() => {
+    const wait_ms = range.live ? Math.max(0, since_ms.current + 2_000 - performance.now()) : 250;
+    const timer = setTimeout(() => {
+      since_ms.current = performance.now();
+      setShown(range);
+    }, wait_ms);
+    return () => clearTimeout(timer);
+  }, [range.from_s, range.to_s, range.live]);
+  const found = useMemo(() => barsIn(chart, shown.from_s, shown.to_s, (index) => !selected || chart.bars.job[index] === selected), [chart, shown, selected]);
   const bars = chart.bars;
   return html`<${Panel} title=${selected ? `Bars of ${selected}` : "Bars in view"} tools=${html`<span class="quiet num">${found.length > TABLE_ROWS ? `the newest ${TABLE_ROWS} of ${plural(found.length, "bar")}` : plural(found.length, "bar")}</span>
       ${selected && html`<button type="button" onClick=${onClear}>Show all</button>`}`}>

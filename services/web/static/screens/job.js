@@ -8,7 +8,7 @@ import { waited } from "../jobs.js";
 import { keyOf } from "../live.js";
 import { Answered, Choice, Confirm, Copyable, Empty, Facts, JobState, Notice, Panel, Scroll, Skeleton } from "../parts.js";
 import { decisionPath, gpuPath, jobPath } from "../router.js";
-import { has, may, useView } from "../session.js";
+import { has, may, seesAll, useView } from "../session.js";
 import { useTitle } from "../title.js";
 
 /** @param {number | null | undefined} start_s @param {number | null | undefined} end_s */
@@ -19,7 +19,7 @@ function GpuLinks({ ids }) {
   const [all, setAll] = useState(false);
   if (!ids?.length) return DASH;
   const shown = all ? ids : ids.slice(0, 4);
-  return html`${shown.map((id, index) => html`${index ? ", " : ""}<a href=${gpuPath(id)}>${id}</a>`)}
+  return html`${shown.map((id, index) => html`${index ? ", " : ""}${seesAll() ? html`<a href=${gpuPath(id)}>${id}</a>` : id}`)}
     ${ids.length > shown.length && html` <button type="button" class="link" onClick=${() => setAll(true)}>and ${ids.length - shown.length} more</button>`}`;
 }
 
