@@ -30,8 +30,8 @@ import docker
 import pip
 
 ROOT = Path(__file__).resolve().parents[1]
-SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "gateway", "client")
-LIMITS_MB = {"ingest": 300, "decompose": 300, "orchestrator": 600, "simcluster": 600}
+SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "web", "gateway", "client")
+LIMITS_MB = {"ingest": 300, "decompose": 300, "orchestrator": 600, "simcluster": 600, "web": 300}
 
 # Names of files that have no place in an image, and what gives a key or a token away.
 _SECRET_NAMES = re.compile(r"(^|/)(\.env|\.git|\.netrc|\.pypirc|id_[a-z0-9]+|users|[^/]+\.(key|token|password))$")

@@ -1,11 +1,12 @@
-"""Whether the service in this container serves, by grpc.health.v1: exit code 0, or 1 with a line that says why.
+"""Whether the service in this container serves, by grpc.health.v1 or HTTP: exit code 0, or 1 with the reason.
 
 An engine asks every few seconds and starts a process each time. Importing grpc for that takes four times the CPU
 (`benchmarks/images.py`); this writes the one request by hand, in the frames of HTTP/2 (RFC 9113, HPACK: RFC 7541), with
 the standard library alone: start it with `python -I -S`. Touches one socket, and the service's own certificates.
 
-    healthcheck.py HOST:PORT SERVICE   asks the service; with TLS where its settings name certificates
-    healthcheck.py HOST:PORT           only sees that connections are taken, as by a gateway
+    healthcheck.py HOST:PORT SERVICE        asks the service; with TLS where its settings name certificates
+    healthcheck.py HOST:PORT SERVICE http   the same over HTTP: GET /healthz
+    healthcheck.py HOST:PORT                only sees that connections are taken, as by a gateway
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def certificates(service: str) -> tuple[str, str, str] | None:
     return (found[0], found[1], found[2]) if all(found) else None
 
 
-def secured(connection: socket.socket, files: tuple[str, str, str]) -> socket.socket:
+def secured(connection: socket.socket, files: tuple[str, str, str], protocol: str = "h2") -> socket.socket:
     """The connection with TLS on it, with the service's own certificate as that of a client."""
     import ssl
 
@@ -81,7 +82,7 @@ def secured(connection: socket.socket, files: tuple[str, str, str]) -> socket.so
     context = ssl.create_default_context(cafile=ca)
     # It asks the process beside it, by an address that a certificate need not hold.
     context.check_hostname = False
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([protocol])
     context.load_cert_chain(cert, key)
     return context.wrap_socket(connection)
 
@@ -109,19 +110,30 @@ def check(connection: socket.socket, host: str, *, tls: bool = False) -> str:
                 raise OSError("the call failed")
 
 
+def check_http(connection: socket.socket, host: str) -> str:
+    """Asks for /healthz over an open connection; SERVING, or what was answered. Raises OSError where there is none."""
+    connection.sendall(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode("ascii"))
+    with connection.makefile("rb") as stream:
+        line = stream.readline(200).decode("latin-1").strip()
+    if not line.startswith("HTTP/1.1 "):
+        raise OSError("the connection ended without an answer")
+    return "SERVING" if line.split()[1] == "200" else line
+
+
 def main(arguments: list[str]) -> int:
     """Exit code 0 where it serves; else 1, with the reason on stdout."""
     address, *service = arguments
+    http = service[1:] == ["http"]
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
             if not service:
                 state = "SERVING"
             elif files := certificates(service[0]):
-                with secured(connection, files) as encrypted:
-                    state = check(encrypted, host, tls=True)
+                with secured(connection, files, "http/1.1" if http else "h2") as encrypted:
+                    state = check_http(encrypted, host) if http else check(encrypted, host, tls=True)
             else:
-                state = check(connection, host)
+                state = check_http(connection, host) if http else check(connection, host)
     except OSError as error:
         state = str(error)
     if state != "SERVING":

@@ -55,7 +55,7 @@ fi
 
 log=$venv/setup.log
 case $kind in
-    runtime) what=".[suite]" ;;
+    runtime) what=".[suite,web]" ;;
     test | dev) what=".[$kind]" ;;
     *) echo "runtime, test or dev, not '$kind'" >&2; exit 2 ;;
 esac

@@ -15,6 +15,7 @@ from rich.console import Console
 from adlro.cli import render
 from adlro.cli.clusters import DEFAULT, SETTING, ClusterOption, chosen_cluster
 from adlro.cli.extras import require_suite
+from adlro.cli.page import page_is_installed
 from adlro.cli.shell import (
     Output,
     OutputOption,
@@ -132,15 +133,17 @@ async def _in_a_suite_of_its_own(
 
     with tempfile.TemporaryDirectory(prefix="adlro-demo-") as folder:
         suite = Suite(
-            SuitePlan(Path(folder), base_port=0, settings=_SETTINGS | {SETTING: scenario}),
+            SuitePlan(Path(folder), base_port=0, settings=_SETTINGS | {SETTING: scenario}, page=page_is_installed()),
             lambda text: say(f"[yellow]{escape_lines(text)}[/]"),
         )
-        say("starting Valkey and the four services ...")
+        say("starting Valkey and the services ...")
         await suite.start()
         try:
             if problem := await suite.problem(_ACTING_TIMEOUT_S):
                 raise StartFailed(problem)
             say(f"[dim]ready after {time.monotonic() - began_s:.1f} s; ingest answers at {suite.server}[/]")
+            if suite.page_link:
+                say(f"watch it live: [bold]{escape(suite.page_link)}[/]")
             async with AsyncClient(suite.server, patience_s=_PATIENCE_S) as client:
                 return await _rounds(client, specs, scale)
         finally:

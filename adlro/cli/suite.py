@@ -1,7 +1,7 @@
 """The whole suite as processes on this machine: start, supervise, restart, drain. For `adlro up` and `adlro demo`.
 
 data-dir/lock              held while it runs; contains the pid
-data-dir/up.json           addresses and pids, for scripts
+data-dir/up.json           addresses, pids and the page's link, for scripts
 data-dir/log/<name>.log    one for each service, of the last starts as .1, .2, .3
 data-dir/valkey/           the store's append-only file, and its password
 
@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from adlro.cli.page import MODULE, PAGE, PORT_OFFSET, page_link, page_problem, page_settings, until_page_serves
 from adlro.cli.processes import ServiceProcess, exit_text, rotate
 from adlro.cli.secrets import USERS_ENV, SuiteSecrets, make_secrets
 from adlro.cli.starting import StartFailed, until_serving
@@ -57,6 +58,7 @@ _LONGEST_RESTART_DELAY_S = 15.0
 # After so many seconds of a service's run, restart delays begin with the first again.
 _STEADY_AFTER_S = 30.0
 _STORE_LOOK_S = 0.1
+_LAST_PORT = 65535
 # A command that looks whether a suite runs holds the lock for a moment.
 _LOCK_TRIES, _LOCK_AGAIN_S = 5, 0.05
 
@@ -78,7 +80,7 @@ class SuitePlan:
 
     Attributes:
         data_dir: directory of all files.
-        base_port: ingest's port; the other services use the next ones. 0: four consecutive free ports.
+        base_port: ingest's port; the other services use the next ones, and the page the one after. 0: free ports.
         redis_url: an existing Redis or Valkey; None: an own one.
         redis_password_file: file with its password, unless the URL has it.
         settings: further environment for the services, such as `ADLRO_SIMCLUSTER_CLUSTER`.
@@ -87,6 +89,7 @@ class SuitePlan:
         closed: only authenticated callers are accepted: the services get tokens, and the store has a password.
         own_secrets: where it is closed, the suite makes the tokens; otherwise the environment names them.
         passable: users of the machine may pass through the data directory to files of their own programs.
+        page: starts the live page too.
     """
 
     data_dir: Path
@@ -99,10 +102,11 @@ class SuitePlan:
     closed: bool = False
     own_secrets: bool = True
     passable: bool = False
+    page: bool = False
 
 
 class Suite:
-    """Valkey and four services.
+    """Valkey, four services, and the live page.
 
     Args:
         plan: the settings.
@@ -115,6 +119,8 @@ class Suite:
         self._lock: IO[str] | None = None
         self._store: EmbeddedRedis | None = None
         self._services: dict[ServiceName, ServiceProcess] = {}
+        self._page: ServiceProcess | None = None
+        self._page_address = ""
         self._watchers: list[asyncio.Task[None]] = []
         self._started_unix_s = time.time()
         self.restart_count = 0
@@ -146,6 +152,16 @@ class Suite:
         """The address for clients: ingest's."""
         return self.addresses[ServiceName.INGEST]
 
+    @property
+    def page_link(self) -> str:
+        """The live page's address for a browser; empty: there is none."""
+        return page_link(self._page_address) if self._page is not None else ""
+
+    @property
+    def token_file(self) -> str:
+        """The file of the token that the suite made for its user; empty: none."""
+        return "" if self._secrets is None else str(self._secrets.token_file)
+
     async def start(self) -> None:
         """Starts all processes and returns once all services are serving.
 
@@ -172,10 +188,14 @@ class Suite:
                 rotate(service.log)
                 self._services[name] = service
                 await service.start()
+            await self._start_page(base_port + PORT_OFFSET)
             await asyncio.gather(
                 *(until_serving(each, self.addresses[name], self._notify) for name, each in self._services.items())
             )
-            self._watchers = [asyncio.create_task(self._keep(name)) for name in self._services]
+            self._watchers = [
+                asyncio.create_task(self._keep(each, self.addresses[name])) for name, each in self._services.items()
+            ]
+            await self._keep_page()
             if self._store is not None:
                 self._watchers.append(asyncio.create_task(self._keep_store(self._store)))
             self.write_status_file()
@@ -203,6 +223,8 @@ class Suite:
         if self._watchers:
             await asyncio.wait(self._watchers)
         in_time = True
+        if self._page is not None:
+            in_time &= await self._page.stop(DRAIN_GRACE_S)
         for name in STOP_ORDER:
             if name in self._services:
                 in_time &= await self._services[name].stop(DRAIN_GRACE_S)
@@ -218,12 +240,14 @@ class Suite:
 
     def kill(self) -> None:
         """Kills the services at once, without a drain. `stop` must still be called."""
-        for service in self._services.values():
+        for service in (*self._services.values(), *([self._page] if self._page is not None else [])):
             service.kill()
 
     def pids(self) -> dict[str, int | None]:
         """The process ids by name; None during a restart."""
         found = {service.name: service.pid for service in self._services.values()}
+        if self._page is not None:
+            found[PAGE] = self._page.pid
         if self._store is not None:
             found["valkey"] = self._store.pid
         return found
@@ -236,7 +260,8 @@ class Suite:
             "addresses": {self.label(name): address for name, address in self.addresses.items()},
             "redis_url": redacted(self.redis_url),
             "redis_password_file": self._redis_password_file,
-            "token_file": "" if self._secrets is None else str(self._secrets.token_file),
+            "token_file": self.token_file,
+            "page": self.page_link,
             "pids": self.pids(),
             "data_dir": str(self._plan.data_dir),
             "started_unix_s": self._started_unix_s,
@@ -319,18 +344,51 @@ class Suite:
             # While the store restarts after a crash, another user could listen at its port, and get its password.
             self.redis_url = f"unix://{self._store.socket}"
 
+    async def _start_page(self, port: int) -> None:
+        """Starts the live page's process; the suite serves without it."""
+        if not self._plan.page:
+            return
+        if port > _LAST_PORT or not port_is_free("127.0.0.1", port):
+            self._notify(
+                f"port {port} (for the page) is in use: there is no page; stop its user, or name another --port"
+            )
+            return
+        self._page_address = f"127.0.0.1:{port}"
+        settings = {
+            **self._plan.settings,
+            **self._secret_settings(),
+            **page_settings(self._page_address, self.addresses),
+        }
+        self._page = ServiceProcess(PAGE, MODULE, settings, self._plan.data_dir / _LOGS, self._plan.echo)
+        rotate(self._page.log)
+        await self._page.start()
+
+    async def _keep_page(self) -> None:
+        """Waits until the page answers, and restarts it from then on whenever it ends."""
+        if self._page is None:
+            return
+        problem = await page_problem(self._page, self._page_address)
+        if problem:
+            self._notify(problem)
+            page, self._page = self._page, None
+            await page.stop(DRAIN_GRACE_S)
+            return
+        self._watchers.append(asyncio.create_task(self._keep(self._page, self._page_address)))
+
+    def _secret_settings(self) -> dict[str, str]:
+        if self._secrets is None:
+            return {}
+        return {
+            USERS_ENV: str(self._secrets.users_file),
+            SERVICE_TOKEN_ENV: str(self._secrets.service_token_file),
+            # While a service restarts after a crash, another user could listen at its port.
+            OWN_USER_ENV: "true",
+        }
+
     def _settings(self, name: ServiceName) -> dict[str, str]:
-        secrets = {}
-        if self._secrets is not None:
-            secrets = {
-                USERS_ENV: str(self._secrets.users_file),
-                SERVICE_TOKEN_ENV: str(self._secrets.service_token_file),
-                # While a service restarts after a crash, another user could listen at its port.
-                OWN_USER_ENV: "true",
-            }
         return {
             **self._plan.settings,
-            **secrets,
+            **self._secret_settings(),
             "ADLRO_REDIS_URL": self.redis_url,
             "ADLRO_REDIS_PASSWORD_FILE": self._redis_password_file,
             f"ADLRO_{self.label(name).upper()}_LISTEN": self.addresses[name],
@@ -340,9 +398,8 @@ class Suite:
             "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": self.addresses[ServiceName.DECOMPOSE],
         }
 
-    async def _keep(self, name: ServiceName) -> None:
+    async def _keep(self, service: ServiceProcess, address: str) -> None:
         """Restarts a service whenever it ends."""
-        service = self._services[name]
         delay_s = _FIRST_RESTART_DELAY_S
         back: asyncio.Task[None] | None = None
         while True:
@@ -360,11 +417,14 @@ class Suite:
             self.restart_count += 1
             await service.start()
             self.write_status_file()
-            back = asyncio.create_task(self._tell_when_back(name))
+            back = asyncio.create_task(self._tell_when_back(service, address))
 
-    async def _tell_when_back(self, name: ServiceName) -> None:
-        await wait_until_serving(self.addresses[name])
-        self._notify(f"{self.label(name)} is back")
+    async def _tell_when_back(self, service: ServiceProcess, address: str) -> None:
+        if service is self._page:
+            await until_page_serves(address)
+        else:
+            await wait_until_serving(address)
+        self._notify(f"{service.name} is back")
 
     async def _keep_store(self, store: EmbeddedRedis) -> None:
         """Restarts the store, with its data and on its port, whenever it ends."""
@@ -430,11 +490,11 @@ async def _until_ended(store: EmbeddedRedis) -> None:
 
 
 def free_base_port() -> int:
-    """The first of as many consecutive free ports as there are services. Raises Conflict if there are none."""
+    """The first of as many consecutive free ports as services and page need. Raises Conflict if there are none."""
     for base in random.sample(_FREE_PORTS, 200):
-        if all(port_is_free("127.0.0.1", base + name.port_offset) for name in ServiceName):
+        if all(port_is_free("127.0.0.1", base + offset) for offset in range(PORT_OFFSET + 1)):
             return base
-    raise Conflict(f"found no {len(ServiceName)} consecutive free ports; choose a --port")
+    raise Conflict(f"found no {PORT_OFFSET + 1} consecutive free ports; choose a --port")
 
 
 def port_is_free(host: str, port: int) -> bool:

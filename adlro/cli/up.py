@@ -30,8 +30,9 @@ from adlro.cli.clusters import (
 )
 from adlro.cli.extras import has_textual, require_suite
 from adlro.cli.option_types import policy_names
+from adlro.cli.page import page_is_installed
 from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, plain_table, say, stdout
-from adlro.errors import AdlroError, Conflict, InvalidInput
+from adlro.errors import AdlroError, Conflict, InvalidInput, with_extra
 from adlro.kit.running_suites import default_data_dir
 from adlro.terminal import escape, escape_lines
 
@@ -46,7 +47,10 @@ def up(
     port: Annotated[
         int,
         typer.Option(
-            "--port", min=0, max=65532, help="Port of ingest; the other services use the next three. 0: free ports."
+            "--port",
+            min=0,
+            max=65532,
+            help="Port of ingest; the other services use the next three, the page the fourth. 0: free ports.",
         ),
     ] = 7701,
     data_dir: Annotated[
@@ -77,9 +81,12 @@ def up(
     fake_gpus: FakeGpusOption = None,
     users_map: UsersMapOption = None,
     scenario: ScenarioOption = None,
+    page: Annotated[
+        bool, typer.Option("--page/--no-page", help="Start the live page too, where the extra `web` is installed.")
+    ] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show the services' logs here.")] = False,
 ) -> None:
-    """Start Valkey and all services on this machine, and run until Ctrl-C.
+    """Start Valkey, all services and the live page on this machine, and run until Ctrl-C.
 
     The command restarts a process that ends by itself; Ctrl-C drains and stops all. With ADLRO_REDIS_URL it uses that
     Redis, and starts none.
@@ -94,11 +101,14 @@ def up(
         )
         simulated = "" if local is not None else chosen_cluster(cluster, scenario)
         plan = _plan((data_dir or default_data_dir()).absolute(), port, simulated, local, verbose=verbose)
+        plan = replace(plan, page=page and page_is_installed())
     except InvalidInput as error:
         say(f"[bold red]error:[/] {escape_lines(error.message)}")
         raise typer.Exit(EXIT_USAGE) from None
     from adlro.cli.suite import Suite
 
+    if page and not plan.page:
+        say(f"[dim]The live page is not installed: install it {escape(with_extra('web'))}[/]")
     suite = Suite(plan, lambda text: say(f"[yellow]{escape_lines(text)}[/]"))
     try:
         in_time = asyncio.run(_up(suite, plan, clock, scale, policy))
@@ -226,7 +236,13 @@ def _say_ready(suite: Suite, plan: SuitePlan, took_s: float) -> None:
     for name in ServiceName:
         table.add_row(suite.label(name), suite.addresses[name], str(pids[suite.label(name)]))
     console = stdout()
+    if suite.page_link:
+        table.add_row("web", escape(suite.page_link), str(pids["web"]))
     console.print(table)
+    if suite.page_link:
+        console.print(f"\nThe live page: [bold]{escape(suite.page_link)}[/]")
+        if suite.token_file:
+            console.print(f"Log in there with the token in {escape(suite.token_file)}")
     named = "" if suite.server == "127.0.0.1:7701" else f" --server {suite.server}"
     looks = "adlro top" if has_textual() else "adlro gpus --watch"
     console.print(f"\nReady in {took_s:.1f} s. Data and logs: {escape(str(plan.data_dir))}")

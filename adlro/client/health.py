@@ -14,9 +14,9 @@ from adlro.kit.credentials import Credentials
 _RETRY_S = 0.1
 
 
-async def check(address: str, timeout_s: float = 1.0) -> bool:
-    """Whether the service at an address answers and reports SERVING."""
-    async with open_channel(address, Credentials.from_environment()) as channel:
+async def check(address: str, timeout_s: float = 1.0, credentials: Credentials | None = None) -> bool:
+    """Whether the service at an address answers and reports SERVING; without credentials, those of the environment."""
+    async with open_channel(address, credentials or Credentials.from_environment()) as channel:
         return await _check(channel, timeout_s)
 
 

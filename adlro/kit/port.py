@@ -62,7 +62,7 @@ def open_port(server: grpc.aio.Server, settings: ServiceSettings) -> int:
             certificates are not right.
     """
     key = environment_key(type(settings), "listen")
-    _check_protected(settings, key)
+    check_protected(settings, key)
     check_listenable(settings.listen, "listen", key)
     tls = _server_credentials(settings)
     try:
@@ -115,7 +115,7 @@ def _lacks(settings: ServiceSettings) -> str:
     )
 
 
-def _check_protected(settings: ServiceSettings, key: str) -> None:
+def check_protected(settings: ServiceSettings, key: str) -> None:
     """Raises ListenFailed if any machine on a network could call."""
     lacks = _lacks(settings)
     if lacks and not is_loopback(settings.listen) and not settings.trusted_network:

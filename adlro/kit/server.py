@@ -1,6 +1,6 @@
 """Bootstrap of a service: the common part of every service process, from its settings to its last call.
 
-    main(build, settings_cls)     a process: settings, logs, signals, exit codes
+    main(build, settings_cls)     a process of gRPC: settings, logs, signals, exit codes (`run_process`)
       start_server(service, ..)   a server on the running loop: port, health, reflection, metrics, interceptor
         service.start(context)    the service's own connections and loops
       RunningServer.stop(..)      the drain
@@ -16,10 +16,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -42,7 +42,16 @@ from adlro.kit.service import STOP_TIMEOUT_S, Service, ServiceContext
 from adlro.kit.settings import ServiceSettings, describe_settings, environment_key, load_settings
 from adlro.kit.validation import warm
 
-__all__ = ["RunningServer", "Service", "ServiceContext", "main", "server_options", "start_server"]
+__all__ = [
+    "Running",
+    "RunningServer",
+    "Service",
+    "ServiceContext",
+    "main",
+    "run_process",
+    "server_options",
+    "start_server",
+]
 
 # Seconds that health streams at least, and then cancelled tasks, have for their last messages.
 _LAST_WORDS_S = 0.2
@@ -56,6 +65,28 @@ _EXIT_AFTER_DRAIN_S = STOP_TIMEOUT_S + 2 * _LAST_WORDS_S + 0.3
 _CRASH_GRACE_S = 1.0
 
 S = TypeVar("S", bound=ServiceSettings)
+
+
+class Running(Protocol):
+    """A started server, of whatever protocol."""
+
+    @property
+    def context(self) -> ServiceContext:
+        """The kit's part."""
+
+    @property
+    def address(self) -> str:
+        """The address on which it listens, with the actual port."""
+
+    @property
+    def metrics_address(self) -> str:
+        """The address of its Prometheus metrics; empty if these are off."""
+
+    def hurry(self) -> None:
+        """Shortens a drain."""
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Drains; after `grace_s`, or the settings' `drain_timeout_s`, without what still runs."""
 
 
 class RunningServer:
@@ -206,6 +237,20 @@ def main(build: Callable[[S], Service], settings_cls: type[S]) -> NoReturn:
         build: creates the service; must not use the network.
         settings_cls: class of the settings, which are read from the environment.
     """
+
+    async def start(settings: S) -> Running:
+        return await start_server(build(settings), settings)
+
+    run_process(start, settings_cls)
+
+
+def run_process(start: Callable[[S], Awaitable[Running]], settings_cls: type[S]) -> NoReturn:
+    """Runs a server as this process, until a signal ends it.
+
+    Args:
+        start: starts it on the running loop; raises as `start_server` does.
+        settings_cls: class of the settings, which are read from the environment.
+    """
     name = settings_cls.service_name
     if len(sys.argv) > 1:
         wanted = sys.argv[1] in ("-h", "--help")
@@ -216,7 +261,7 @@ def main(build: Callable[[S], Service], settings_cls: type[S]) -> NoReturn:
     configure(name, settings.log_level)
     start_report.begin(name)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        code = runner.run(_run(build, settings))
+        code = runner.run(_run(start, settings))
     raise SystemExit(code)
 
 
@@ -228,11 +273,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(build: Callable[[S], Service], settings: S) -> int:
+async def _run(start: Callable[[S], Awaitable[Running]], settings: S) -> int:
     loop = asyncio.get_running_loop()
     log = get_logger()
     ending = asyncio.Event()
-    running: RunningServer | None = None
+    running: Running | None = None
 
     def drain(number: int) -> None:
         if not ending.is_set():
@@ -245,8 +290,7 @@ async def _run(build: Callable[[S], Service], settings: S) -> int:
     _on_signals(loop, drain, settings.drain_timeout_s + _EXIT_AFTER_DRAIN_S)
     began_s = time.monotonic()
     try:
-        service = build(settings)
-        starting = asyncio.ensure_future(start_server(service, settings))
+        starting = asyncio.ensure_future(start(settings))
         stop_early = asyncio.ensure_future(ending.wait())
         await asyncio.wait([starting, stop_early], return_when=asyncio.FIRST_COMPLETED)
         stop_early.cancel()

@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from adlro.kit.addresses import split_address
 
 PREFIX = "ADLRO_"
-SERVICES = ("ingest", "decompose", "orchestrator", "simcluster")
+SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "web")
 # Services for the machine itself, which have no container.
 HOST_SERVICES = ("local",)
 # Services that ADLRO does not include: adapters to clusters (adlro/clusterside).

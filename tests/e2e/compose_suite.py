@@ -145,7 +145,7 @@ class ComposeSuite:
         ports = {
             f"HOST_PORT_{name.upper()}": address.rpartition(":")[2]
             for name, address in self.status["addresses"].items()
-        }
+        } | {"HOST_PORT_WEB": str(self.base_port + len(ServiceName))}
         first = self.base_port + _REPLICAS_OFFSET
         return {
             **outside,

@@ -45,7 +45,7 @@ def test_it_holds_no_tools_to_build_or_install_with(image: str) -> None:
 def test_it_holds_adlro_and_its_own_service_only(image: str) -> None:
     name = image.partition(":")[0].removeprefix("adlro-")
     files = output(image, "sh", "-c", "ls /app; ls /app/services 2>/dev/null || true").split()
-    services = {"ingest", "decompose", "orchestrator", "simcluster"} & set(files)
+    services = {"ingest", "decompose", "orchestrator", "simcluster", "web"} & set(files)
     assert services == ({name} if name in benchmark.LIMITS_MB else set())
     assert not {"tests", "benchmarks", "docs", "tools", ".git", "deploy"} & set(files)
 

@@ -104,6 +104,7 @@ def test_this_machine_is_a_cluster_only_where_it_is_asked_for(
         settings={"ADLRO_LOCAL_FAKE_GPUS": "v100_sxm2:2", "ADLRO_LOCAL_DATA_DIR": str(data / "local")},
         cluster_module="adlro.services.local",
         closed=True,
+        page=True,
     )
     run("up", "--port", "0")
     assert (plans[-1].closed, plans[-1].cluster_module) == (False, "adlro.services.simcluster")

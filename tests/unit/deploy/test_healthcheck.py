@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -75,6 +76,45 @@ def test_with_tls_it_shows_the_services_own_certificate(tmp_path: Path, prefix: 
         # Another service's settings are not its own; without certificates it is refused.
         other = healthcheck(address, "decompose", **files)
         assert other.returncode == (1 if "INGEST" in prefix else 0)
+
+
+@contextmanager
+def http_served(status: bytes, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Something that answers one request over HTTP, and that must be for /healthz."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection if context is None else context.wrap_socket(connection, server_side=True) as stream:
+                right = stream.recv(1000).startswith(b"GET /healthz HTTP/1.1\r\n")
+                stream.sendall(b"HTTP/1.1 %s\r\nConnection: close\r\n\r\n" % (status if right else b"404 No"))
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        yield address
+        answering.join()
+
+
+@pytest.mark.parametrize(("status", "code", "says"), [(b"200 OK", 0, ""), (b"503 Service Unavailable", 1, "503")])
+def test_the_page_is_asked_over_http(status: bytes, code: int, says: str) -> None:
+    with http_served(status) as address:
+        ended = healthcheck(address, "web", "http")
+    assert ended.returncode == code
+    assert says in ended.stdout
+
+
+def test_the_page_is_asked_over_tls(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "web.pem", tmp_path / "web.key")
+    files = {
+        "ADLRO_TLS_CA_FILE": str(tmp_path / "ca.pem"),
+        "ADLRO_TLS_CERT_FILE": str(tmp_path / "web.pem"),
+        "ADLRO_TLS_KEY_FILE": str(tmp_path / "web.key"),
+    }
+    with http_served(b"200 OK", context) as address:
+        assert healthcheck(address, "web", "http", **files).returncode == 0
 
 
 def test_what_is_no_service_is_unhealthy_within_its_time() -> None:

@@ -21,6 +21,7 @@ ENTRIES = {
     "decompose": ["adlro.services.decompose.__main__"],
     "orchestrator": ["adlro.services.orchestrator.__main__"],
     "simcluster": ["adlro.services.simcluster.__main__"],
+    "web": ["adlro.services.web.__main__"],
     "client": ["adlro.cli"],
     "train": ["adlro.cli", "adlro.lab.learn"],
 }
@@ -37,6 +38,7 @@ NEEDED_BY_OTHERS = {
     "hiredis",  # redis parses faster with it
     "onnxscript",  # torch's export to ONNX
     "tensorboard",  # torch.utils.tensorboard
+    "websockets",  # uvicorn speaks them with it
 }
 
 
@@ -116,7 +118,10 @@ def test_every_package_is_pinned_and_comes_with_a_plain_installation_or_an_extra
     extras = project["optional-dependencies"]
     declared = {
         re.split(r"[<>=!~;\[ ]", line)[0].lower()
-        for line in [*project["dependencies"], *extras["suite"], *extras["train"], *extras["certs"]]
+        for line in [
+            *project["dependencies"],
+            *(each for name in ("suite", "train", "certs", "web") for each in extras[name]),
+        ]
     }
     pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
     everything = set().union(*(listed(image) for image in ENTRIES))

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from adlro.kit.server import start_server
 from adlro.kit.settings import ServiceSettings
+from adlro.services.web.server import start_web
 from tests.unit.local.bench import users_map
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,6 +23,7 @@ SERVICES = {
     "orchestrator": ("server", "OrchestratorServer", "OrchestratorSettings"),
     "simcluster": ("server", "SimclusterServer", "SimclusterSettings"),
     "local": ("server", "LocalServer", "LocalSettings"),
+    "web": ("", "", "WebSettings"),  # it serves HTTP, and starts by itself
 }
 # What prometheus_client shows of each process.
 COMMON = ("process_", "python_")
@@ -48,6 +50,10 @@ async def shown_by(service: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     """The registry of a service that was started and ended; it has no Redis."""
     module, service_class, settings_class = SERVICES[service]
     settings_cls: Any = getattr(importlib.import_module(f"adlro.services.{service}.settings"), settings_class)
+    if service == "web":
+        page = await start_web(settings_cls(listen="127.0.0.1:0"))
+        await page.stop(0)
+        return page.context.registry
     more: dict[str, Any] = {}
     found: Any = getattr(importlib.import_module(f"adlro.services.{service}.{module}"), service_class)
     if service == "local":

@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 from adlro.kit.settings import ServiceSettings
 
 ROOT = Path(__file__).resolve().parents[3]
-SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "local")
+SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "local", "web")
 
 
 def rows(heading: str) -> list[list[str]]:

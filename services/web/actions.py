@@ -1,0 +1,241 @@
+"""What a user changes from the page. Each call carries his own token: the services are the judges; each is logged."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from adlro.client import AsyncClient, ClockMode
+from adlro.errors import InvalidInput, NotFound
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, Preemptible, SimulatedWork
+from adlro.records.payloads import Payload, process_payload
+from adlro.services.web.viewers import Viewer
+
+_TYPES: Final = {each.name.lower(): each for each in JobType}
+_MOST_ITEMS: Final = 1000
+
+Given = Mapping[str, Any]
+Action = Callable[[AsyncClient, Viewer, Given], Awaitable[dict[str, Any]]]
+
+
+def action(name: str) -> Action:
+    """An action by its name. Raises NotFound."""
+    if name not in _ACTIONS:
+        raise NotFound(f"there is no action of this name; actions are {', '.join(_ACTIONS)}")
+    return _ACTIONS[name]
+
+
+async def _submit(client: AsyncClient, viewer: Viewer, given: Given) -> dict[str, Any]:
+    _only(given, "job", "request_id")
+    job = await client.submit(job_spec(_mapping(given, "job"), viewer.user), _text(given, "request_id") or None)
+    return {"job_id": job.job_id}
+
+
+async def _cancel(client: AsyncClient, _: Viewer, given: Given) -> dict[str, Any]:
+    _only(given, "job_id")
+    await client.cancel(_needed(given, "job_id"))
+    return {}
+
+
+async def _drain(client: AsyncClient, _: Viewer, given: Given) -> dict[str, Any]:
+    _only(given, "node_id", "reason")
+    return {"running_job_ids": list(await client.drain(_needed(given, "node_id"), _text(given, "reason")))}
+
+
+async def _undrain(client: AsyncClient, _: Viewer, given: Given) -> dict[str, Any]:
+    _only(given, "node_id")
+    await client.undrain(_needed(given, "node_id"))
+    return {}
+
+
+async def _policy(client: AsyncClient, _: Viewer, given: Given) -> dict[str, Any]:
+    _only(given, "policy")
+    return {"previous": await client.set_policy(_needed(given, "policy"))}
+
+
+async def _shadow(client: AsyncClient, _: Viewer, given: Given) -> dict[str, Any]:
+    _only(given, "policy")
+    return {"previous": await client.set_shadow_policy(_text(given, "policy"))}
+
+
+async def _clock(client: AsyncClient, _: Viewer, given: Given) -> dict[str, Any]:
+    _only(given, "mode", "scale", "paused")
+    mode = _text(given, "mode").upper()
+    if mode and mode not in ClockMode.__members__:
+        names = ", ".join(each.name.lower() for each in ClockMode)
+        raise InvalidInput(f"mode: must be one of {names}", field="mode")
+    paused = given.get("paused")
+    if paused is not None and not isinstance(paused, bool):
+        raise InvalidInput("paused: must be true or false", field="paused")
+    clock = await client.set_clock(
+        ClockMode[mode] if mode else None, scale=_number(given, "scale", None), paused=paused
+    )
+    return {"mode": clock.mode.name.lower(), "scale": clock.scale, "paused": clock.paused}
+
+
+_ACTIONS: Final[dict[str, Action]] = {
+    "submit": _submit,
+    "cancel": _cancel,
+    "drain": _drain,
+    "undrain": _undrain,
+    "policy": _policy,
+    "shadow": _shadow,
+    "clock": _clock,
+}
+
+_JOB_FIELDS: Final = (
+    *("name", "user", "type", "application", "priority", "cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_count"),
+    *("max_node_count", "gpu_models", "labels", "time_limit_s", "begin_time_s", "expected_runtime", "simulated_work"),
+    *("preemptible", "shareable", "command", "workdir", "environment"),
+)
+
+
+def job_spec(given: Given, user: str) -> JobSpec:
+    """A job from the fields of a form, with the defaults of `adlro submit`.
+
+    Args:
+        given: fields of `JobSpec`; `type` by its name, `command` as a list of words.
+        user: in whose name, unless the form names one.
+
+    Raises:
+        InvalidInput: there is no such field, or a value is of the wrong kind. The services check the rest.
+    """
+    _only(given, *_JOB_FIELDS)
+    kind = _text(given, "type") or "unspecified"
+    if kind not in _TYPES:
+        raise InvalidInput(f"type: must be one of {', '.join(_TYPES)}", field="type")
+    fields: dict[str, Any] = {
+        "user": _text(given, "user") or user,
+        "job_type": _TYPES[kind],
+        "application": _text(given, "application"),
+        "priority": _number(given, "priority", 0.5),
+        "cpu_cores": _count(given, "cpu_cores", 1),
+        "memory_mib": _count(given, "memory_mib", 0),
+        "gpu_memory_mib": _count(given, "gpu_memory_mib", 0),
+        "gpu_count": _count(given, "gpu_count", 1),
+        "max_node_count": _count(given, "max_node_count", 0),
+        "gpu_models": tuple(_texts(given, "gpu_models")),
+        "labels": _labels(given, "labels"),
+        "time_limit_s": _number(given, "time_limit_s", None),
+        "begin_time_s": _number(given, "begin_time_s", None),
+        "expected_runtime": _expected(given),
+        "simulated_work": _work(given),
+        "preemptible": _preemptible(given),
+        "shareable": _flag(given, "shareable"),
+    }
+    payload = _payload(given)
+    name = _text(given, "name") or fields["application"] or (payload.argv[0] if payload else _TYPES[kind].label)
+    return JobSpec(name=name, payload=payload, **fields)
+
+
+def _payload(given: Given) -> Payload | None:
+    words = _texts(given, "command")
+    if not words:
+        if given.get("workdir") or given.get("environment"):
+            raise InvalidInput("command: a folder and variables are a program's: name one", field="command")
+        return None
+    return process_payload(words, _text(given, "workdir"), _labels(given, "environment"))
+
+
+def _expected(given: Given) -> ExpectedRuntime | None:
+    if given.get("expected_runtime") is None:
+        return None
+    each = _mapping(given, "expected_runtime")
+    _only(each, "gpu_model", "runtime_s")
+    runtime_s = _number(each, "runtime_s", None)
+    if runtime_s is None:
+        raise InvalidInput("expected_runtime.runtime_s: is missing", field="expected_runtime.runtime_s")
+    return ExpectedRuntime(_needed(each, "gpu_model"), runtime_s)
+
+
+def _work(given: Given) -> SimulatedWork | None:
+    if given.get("simulated_work") is None:
+        return None
+    each = _mapping(given, "simulated_work")
+    _only(each, "work_s", "fails_at_ratio")
+    work_s = _number(each, "work_s", None)
+    if work_s is None:
+        raise InvalidInput("simulated_work.work_s: is missing", field="simulated_work.work_s")
+    return SimulatedWork(work_s, _number(each, "fails_at_ratio", None))
+
+
+def _preemptible(given: Given) -> Preemptible | None:
+    value = given.get("preemptible")
+    if value is None or isinstance(value, bool):
+        return Preemptible() if value else None
+    each = _mapping(given, "preemptible")
+    _only(each, "restart_s", "lost_s", "grace_s")
+    return Preemptible(
+        _number(each, "restart_s", 0.0) or 0.0, _number(each, "lost_s", 0.0) or 0.0, _number(each, "grace_s", None)
+    )
+
+
+# Below: values of JSON, checked for their kind alone
+
+
+def _only(given: Given, *names: str) -> None:
+    for name in given:
+        if name not in names:
+            raise InvalidInput(f"there is no field {str(name)[:60]!r}; fields are {', '.join(names)}", field="body")
+
+
+def _text(given: Given, name: str) -> str:
+    value = given.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name}: must be a text", field=name)
+    return value
+
+
+def _needed(given: Given, name: str) -> str:
+    value = _text(given, name)
+    if not value:
+        raise InvalidInput(f"{name}: is missing", field=name)
+    return value
+
+
+def _number(given: Given, name: str, default: float | None) -> float | None:
+    value = given.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"{name}: must be a number", field=name)
+    return float(value)
+
+
+def _count(given: Given, name: str, default: int) -> int:
+    value = given.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise InvalidInput(f"{name}: must be a whole number, not below 0", field=name)
+    return value
+
+
+def _flag(given: Given, name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name}: must be true or false", field=name)
+    return value
+
+
+def _texts(given: Given, name: str) -> list[str]:
+    value = given.get(name) or []
+    if not isinstance(value, list) or len(value) > _MOST_ITEMS or not all(isinstance(each, str) for each in value):
+        raise InvalidInput(f"{name}: must be a list of at most {_MOST_ITEMS} texts", field=name)
+    return value
+
+
+def _mapping(given: Given, name: str) -> Given:
+    value = given.get(name)
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{name}: must be an object", field=name)
+    return value
+
+
+def _labels(given: Given, name: str) -> dict[str, str]:
+    value = given.get(name) or {}
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
+        raise InvalidInput(f"{name}: must be an object of texts", field=name)
+    return dict(value)

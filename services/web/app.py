@@ -1,0 +1,339 @@
+"""The routes: each request passes the protection, then finds its viewer, then its answer. Knows Starlette."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
+
+from adlro.errors import (
+    AdlroError,
+    InvalidInput,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
+from adlro.services.web import actions, api, folders, protection
+from adlro.services.web.answers import broken, error_answer, file_answer, json_answer, not_allowed, not_found
+from adlro.services.web.assets import Assets
+from adlro.services.web.gantt import MAX_BARS, gantt_answer
+from adlro.services.web.gate import Protected
+from adlro.services.web.live import LiveSockets
+from adlro.services.web.picture import Picture
+from adlro.services.web.sessions import Session, Sessions
+from adlro.services.web.settings import WebSettings
+from adlro.services.web.viewers import EVERYBODY, Viewer
+
+# The paths that the page's own script fills.
+PAGES: Final = (
+    *("/", "/queue", "/gantt", "/decisions", "/policies", "/learning", "/reports", "/submit", "/login"),
+    *("/jobs/{id:path}", "/gpus/{id:path}", "/decisions/{id:path}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the routes use.
+
+    Attributes:
+        sessions: None where there are no users: everybody may do all.
+        serving: whether the page answers, for who looks after the process.
+    """
+
+    settings: WebSettings
+    picture: Picture
+    live: LiveSockets
+    clients: api.UserClients
+    sessions: Sessions | None
+    assets: Assets
+    hosts: protection.Hosts
+    log: structlog.typing.FilteringBoundLogger
+    serving: Callable[[], bool]
+
+    @property
+    def tls(self) -> bool:
+        """Whether the page is served over TLS."""
+        return bool(self.settings.tls_cert_file)
+
+    @property
+    def cookie(self) -> str:
+        """The name of the login's cookie; browsers take the first only from TLS."""
+        return "__Host-adlro" if self.tls else "adlro"
+
+
+def make_app(parts: Parts) -> ASGIApp:
+    """The page as an ASGI application."""
+    routes = _Routes(parts)
+    starlette = Starlette(
+        routes=[
+            Route("/healthz", routes.health),
+            Route("/static/{version}/{name:path}", routes.static),
+            Route("/login", routes.login, methods=["POST"]),
+            Route("/logout", routes.logout, methods=["POST"]),
+            Route("/api/me", routes.me),
+            Route("/api/jobs/{id}", routes.job),
+            Route("/api/jobs/{id}/logs", routes.logs),
+            Route("/api/gpus/{id:path}", routes.gpu),
+            Route("/api/decisions/{id}", routes.decision),
+            Route("/api/gantt", routes.gantt),
+            Route("/api/policies", routes.policies),
+            Route("/api/capacity", routes.capacity),
+            Route("/api/runs", routes.runs),
+            Route("/api/runs/{id}", routes.run),
+            Route("/api/reports", routes.reports),
+            Route("/reports/{name}", routes.report),
+            Route("/api/actions/{name}", routes.act, methods=["POST"]),
+            *(Route(path, routes.page) for path in PAGES),
+            WebSocketRoute("/live/v1", routes.socket),
+        ],
+        exception_handlers={AdlroError: error_answer, 404: not_found, 405: not_allowed, 500: broken},
+    )
+    return Protected(starlette, parts.hosts, tls=parts.tls)
+
+
+class _Routes:
+    """The handlers of the routes."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    # The page itself
+
+    async def page(self, request: Request) -> Response:
+        """The page; its script shows what the path names."""
+        return file_answer(self._parts.assets.index, request, "no-cache")
+
+    async def static(self, request: Request) -> Response:
+        """A file of the page."""
+        asset = self._parts.assets.find(request.path_params["version"], request.path_params["name"])
+        if asset is None:
+            raise NotFound("there is no such file; load the page again")
+        return file_answer(asset, request, "public, max-age=31536000, immutable")
+
+    async def health(self, _: Request) -> Response:
+        """Whether the process serves."""
+        return json_answer({"serving": self._parts.serving()}, 200 if self._parts.serving() else 503)
+
+    # Login
+
+    async def login(self, request: Request) -> Response:
+        """A token for a cookie."""
+        sessions = self._parts.sessions
+        if sessions is None:
+            return Response(status_code=204)
+        address = request.client.host if request.client else ""
+        sessions.count_try(address)
+        token = (await _body(request)).get("token")
+        session = sessions.begin(token.strip()) if isinstance(token, str) else None
+        if session is None:
+            self._parts.log.warning("login refused", address=address)
+            raise Unauthenticated("nobody has this token; `adlro token` makes one, and an operator adds its line")
+        old = self._session(request)
+        if old is not None:
+            self._end(old)
+        self._parts.log.info("login", user=session.viewer.user, address=address)
+        response = Response(status_code=204)
+        response.set_cookie(
+            self._parts.cookie,
+            session.session_id,
+            max_age=int(self._parts.settings.session_limit_s),
+            path="/",
+            httponly=True,
+            secure=self._parts.tls,
+            samesite="strict",
+        )
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        """The end of a login, and of its pages."""
+        session = self._session(request)
+        if session is not None:
+            self._end(session)
+            self._parts.log.info("logout", user=session.viewer.user)
+        response = Response(status_code=204)
+        response.delete_cookie(self._parts.cookie, path="/", httponly=True, secure=self._parts.tls, samesite="strict")
+        return response
+
+    def _end(self, session: Session) -> None:
+        if self._parts.sessions is not None:
+            self._parts.sessions.end(session)
+        self._parts.live.end_session(session, "logout")
+
+    async def me(self, request: Request) -> Response:
+        """Who looks, and what he may see and do."""
+        viewer, _ = self._viewer(request)
+        settings, picture = self._parts.settings, self._parts.picture
+        told = [each for each in viewer.actions if each != "clock" or picture.capabilities.virtual_clock]
+        screens = ["cluster", "queue", "gantt"]
+        screens += ["submit"] if "submit" in viewer.actions else []
+        there = {"learning": bool(settings.runs_dir), "reports": bool(settings.reports_dir)}
+        screens += [each for each in viewer.readers_screens if there.get(each, True)]
+        clock = picture.clock
+        return json_answer(
+            {
+                "user": viewer.user,
+                "roles": sorted(viewer.roles),
+                "users_known": self._parts.sessions is not None,
+                "actions": told,
+                "screens": screens,
+                "clock": None if clock is None else clock.mode.name.lower(),
+                "grafana_url": settings.grafana_url,
+            }
+        )
+
+    # Questions
+
+    async def job(self, request: Request) -> Response:
+        """One job."""
+        viewer, session = self._viewer(request)
+        client = self._parts.clients.of(session)
+        return json_answer(await api.job_answer(client, viewer, self._parts.picture, request.path_params["id"]))
+
+    async def logs(self, request: Request) -> Response:
+        """A piece of a job's output."""
+        _, session = self._viewer(request)
+        client = self._parts.clients.of(session)
+        return json_answer(await api.logs_answer(client, request.path_params["id"], request.query_params))
+
+    async def gpu(self, request: Request) -> Response:
+        """One GPU."""
+        _, session = self._reader(request)
+        client = self._parts.clients.of(session)
+        gpu_id = request.path_params["id"]
+        return json_answer(await api.gpu_answer(client, self._parts.picture, gpu_id, request.query_params))
+
+    async def decision(self, request: Request) -> Response:
+        """One decision."""
+        _, session = self._reader(request)
+        return json_answer(await api.decision_answer(self._parts.clients.of(session), request.path_params["id"]))
+
+    async def policies(self, request: Request) -> Response:
+        """The policies."""
+        _, session = self._reader(request)
+        return json_answer(await api.policies_answer(self._parts.clients.of(session)))
+
+    async def capacity(self, request: Request) -> Response:
+        """The GPUs by model, and what fits."""
+        viewer, session = self._viewer(request)
+        client = self._parts.clients.of(session)
+        return json_answer(await api.capacity_answer(client, viewer, self._parts.picture, request.query_params))
+
+    async def gantt(self, request: Request) -> Response:
+        """What ran where."""
+        viewer, _ = self._viewer(request)
+        query, picture = request.query_params, self._parts.picture
+        if not picture.jobs_complete or picture.cluster is None:
+            raise Unavailable("the services have not said yet what runs; try again in a moment")
+        now_s = picture.time_s(time.time()) or 0.0
+        to_s = api.real(query, "to", now_s, 0.0, 1e15)
+        from_s = api.real(query, "from", max(to_s - 3600.0, 0.0), 0.0, 1e15)
+        if from_s >= to_s:
+            raise InvalidInput("from: must be before to", field="from")
+        gpu_ids = [each for each in query.get("gpus", "").split(",") if each]
+        max_bars = api.whole(query, "max_bars", MAX_BARS, 0, MAX_BARS)
+        return json_answer(gantt_answer(picture, viewer, from_s, to_s, now_s, max_bars, frozenset(gpu_ids)))
+
+    async def runs(self, request: Request) -> Response:
+        """The trainings."""
+        self._reader(request)
+        return json_answer({"runs": await _in_thread(folders.runs, self._parts.settings.runs_dir)})
+
+    async def run(self, request: Request) -> Response:
+        """One training."""
+        self._reader(request)
+        return json_answer(await _in_thread(folders.run, self._parts.settings.runs_dir, request.path_params["id"]))
+
+    async def reports(self, request: Request) -> Response:
+        """The evaluations."""
+        self._reader(request)
+        return json_answer({"reports": await _in_thread(folders.reports, self._parts.settings.reports_dir)})
+
+    async def report(self, request: Request) -> Response:
+        """An evaluation's own page, in a sandbox: it reaches neither the network nor the login."""
+        self._reader(request)
+        content = await _in_thread(folders.report, self._parts.settings.reports_dir, request.path_params["name"])
+        headers = {"content-security-policy": protection.REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}
+        return Response(content, media_type="text/html; charset=utf-8", headers=headers)
+
+    # Actions
+
+    async def act(self, request: Request) -> Response:
+        """What a user changes."""
+        viewer, session = self._viewer(request)
+        name = request.path_params["name"]
+        do = actions.action(name)
+        if name not in viewer.actions:
+            roles = " and ".join(sorted(viewer.roles)) or "nobody"
+            raise PermissionDenied(f"{viewer.user} is {roles}; {name} needs another role", reason="ROLE_MISSING")
+        given = await _body(request)
+        what = {key: value for key, value in given.items() if isinstance(value, str | int | float | bool)}
+        try:
+            answer = await do(self._parts.clients.of(session), viewer, given)
+        except AdlroError as error:
+            self._parts.log.warning("action refused", action=name, user=viewer.user, given=what, problem=error.message)
+            raise
+        self._parts.log.info("action", action=name, user=viewer.user, given=what, answer=answer)
+        return json_answer(answer)
+
+    # The live stream
+
+    async def socket(self, websocket: WebSocket) -> None:
+        """One page's live stream."""
+        try:
+            viewer, session = self._viewer(websocket)
+        except Unauthenticated:
+            await websocket.close(1008, "log in first")
+            return
+        await self._parts.live.serve(websocket, viewer, session)
+
+    # Who looks
+
+    def _session(self, request: Request | WebSocket) -> Session | None:
+        sessions = self._parts.sessions
+        return None if sessions is None else sessions.find(request.cookies.get(self._parts.cookie, ""))
+
+    def _viewer(self, request: Request | WebSocket) -> tuple[Viewer, Session | None]:
+        """Who looks. Raises Unauthenticated."""
+        if self._parts.sessions is None:
+            return EVERYBODY, None
+        session = self._session(request)
+        if session is None:
+            raise Unauthenticated("log in first")
+        return session.viewer, session
+
+    def _reader(self, request: Request) -> tuple[Viewer, Session | None]:
+        """Who looks at what only readers see. Raises PermissionDenied too."""
+        viewer, session = self._viewer(request)
+        if not viewer.sees_all:
+            roles = " and ".join(sorted(viewer.roles))
+            raise PermissionDenied(
+                f"{viewer.user} is {roles}; this needs the role reader or operator", reason="ROLE_MISSING"
+            )
+        return viewer, session
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    """A request's JSON object. Raises InvalidInput."""
+    try:
+        given = json.loads(await request.body() or b"{}")
+    except (ValueError, RecursionError):
+        raise InvalidInput("the body must be a JSON object", field="body") from None
+    if not isinstance(given, dict):
+        raise InvalidInput("the body must be a JSON object", field="body")
+    return given
+
+
+async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.to_thread(function, *arguments)

@@ -1,0 +1,153 @@
+"""Trainings and evaluations that lie in folders: their curves and pages. Reads files, and never outside its folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from adlro.errors import NotFound
+
+# No dot at the begin: neither a hidden file nor a way up.
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", re.ASCII)
+_MOST: Final = 500
+_LARGEST_BYTES: Final = 64 << 20
+_ROWS: Final = 2000
+_CURVE, _SETTINGS = "curve.jsonl", "settings.json"
+
+
+def runs(folder: str) -> list[dict[str, Any]]:
+    """The trainings, newest first."""
+    found = []
+    for path in _entries(folder):
+        curve = path / _CURVE
+        if not curve.is_file():
+            continue
+        rows = _rows(curve)
+        settings = _json(path / _SETTINGS)
+        last = {key: value for key, value in (rows[-1] if rows else {}).items() if _finite(value)}
+        found.append(
+            {
+                "id": path.name,
+                "recipe": settings.get("recipe") if isinstance(settings.get("recipe"), str) else None,
+                "started_unix_s": round(min(curve.stat().st_mtime, path.stat().st_mtime), 1),
+                "state": None,
+                "row_count": len(rows),
+                "last": last,
+                "baseline": bool(settings.get("baseline", False)),
+            }
+        )
+    return sorted(found, key=lambda each: -each["started_unix_s"])
+
+
+def run(folder: str, name: str) -> dict[str, Any]:
+    """A training's curve, as columns, and its settings. Raises NotFound."""
+    path = _inside(folder, name)
+    if not (path / _CURVE).is_file():
+        raise NotFound("there is no training of this name", field="id")
+    rows = _rows(path / _CURVE)
+    step = max(-(-len(rows) // _ROWS), 1)
+    shown = rows[::step]
+    names = dict.fromkeys(key for row in shown for key, value in row.items() if _finite(value))
+    columns: dict[str, list[Any]] = {
+        key: [row[key] if _finite(row.get(key)) else None for row in shown] for key in names
+    }
+    columns.setdefault("step", list(range(0, len(rows), step)))
+    return {"id": path.name, "columns": columns, "settings": _json(path / _SETTINGS)}
+
+
+def reports(folder: str) -> list[dict[str, Any]]:
+    """The pages of evaluations, newest first, each with the rows of the JSON document beside it."""
+    found = []
+    for path in _entries(folder):
+        if path.suffix != ".html" or not path.is_file():
+            continue
+        beside = _json(path.with_suffix(".json"))
+        state = path.stat()
+        title = beside.get("title")
+        found.append(
+            {
+                "name": path.name,
+                "title": title if isinstance(title, str) else path.stem,
+                "written_unix_s": round(state.st_mtime, 1),
+                "size_bytes": state.st_size,
+                "rows": _report_rows(beside),
+            }
+        )
+    return sorted(found, key=lambda each: -each["written_unix_s"])
+
+
+def report(folder: str, name: str) -> bytes:
+    """An evaluation's page. Raises NotFound."""
+    path = _inside(folder, name)
+    if path.suffix != ".html" or not path.is_file() or path.stat().st_size > _LARGEST_BYTES:
+        raise NotFound("there is no report of this name", field="name")
+    return path.read_bytes()
+
+
+def _report_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = document.get("rows")
+    if not isinstance(rows, list):
+        return []
+    keys = ("policy", "metric", "mean", "low", "high")
+    return [{key: each.get(key) for key in keys} for each in rows[:_MOST] if isinstance(each, dict)]
+
+
+def _entries(folder: str) -> list[Path]:
+    try:
+        entries = sorted(Path(folder).iterdir()) if folder else []
+    except OSError:
+        return []
+    return [each for each in entries if _NAME.fullmatch(each.name)][:_MOST]
+
+
+def _inside(folder: str, name: str) -> Path:
+    if not folder or not _NAME.fullmatch(name):
+        raise NotFound("there is nothing of this name", field="name")
+    root = Path(folder).resolve()
+    path = (root / name).resolve()
+    if not path.is_relative_to(root):  # a link that leads elsewhere
+        raise NotFound("there is nothing of this name", field="name")
+    return path
+
+
+def _rows(curve: Path) -> list[dict[str, Any]]:
+    """The rows of a curve; the last may be half written."""
+    found = []
+    try:
+        if curve.stat().st_size > _LARGEST_BYTES:
+            return []
+        lines = curve.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            found.append(row)
+    return found
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8")) if path.stat().st_size <= _LARGEST_BYTES else {}
+    except (OSError, ValueError):
+        return {}
+    return _plain(found) if isinstance(found, dict) else {}
+
+
+def _plain(value: Any) -> Any:
+    """A document without the numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

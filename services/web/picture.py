@@ -1,0 +1,240 @@
+"""What the services last said, in one place: jobs, status, cluster, telemetry, decisions. No I/O, no clock.
+
+Each part has a version, so that what is derived from it is made again only after a change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adlro.records.cluster import Cluster
+from adlro.records.decisions import Decision
+from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription
+from adlro.records.jobs import Job
+from adlro.records.matrices import ClusterState
+from adlro.records.status import OrchestratorStatus
+from adlro.records.telemetry import Metric
+from adlro.services.web.jobs_table import JobTable
+
+DECISIONS_KEPT: Final = 1000
+METRICS: Final = tuple(Metric)
+
+Plane = NDArray[np.uint8]
+# Values of a plane of one byte a GPU.
+NOT_REPORTED: Final = 255
+IDLE, ALLOCATED, SHARED, LOST, DRAINED_IDLE, DRAINED_ALLOCATED, DRIFTS = 0, 1, 2, 3, 4, 5, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The GPUs of the cluster in their order, each with its model and node."""
+
+    gpu_ids: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    model: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    node: tuple[int, ...] = ()
+    index: dict[str, int] = field(default_factory=dict)
+    node_of: dict[str, str] = field(default_factory=dict)
+    model_of: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Layout:
+        """That of a cluster."""
+        pairs = list(cluster.gpus())
+        models, nodes = cluster.gpu_models, tuple(node.node_id for node in cluster.nodes)
+        model_number = {name: number for number, name in enumerate(models)}
+        node_number = {name: number for number, name in enumerate(nodes)}
+        return cls(
+            tuple(gpu.gpu_id for _, gpu in pairs),
+            models,
+            tuple(model_number[gpu.gpu_model] for _, gpu in pairs),
+            nodes,
+            tuple(node_number[node.node_id] for node, _ in pairs),
+            {gpu.gpu_id: number for number, (_, gpu) in enumerate(pairs)},
+            {gpu.gpu_id: node.node_id for node, gpu in pairs},
+            {gpu.gpu_id: gpu.gpu_model for _, gpu in pairs},
+        )
+
+
+class Picture:
+    """The services' state as the page knows it.
+
+    Attributes:
+        jobs: all jobs that are known.
+        jobs_complete: their first snapshot has ended; before, no number of jobs is right.
+        status, described, cluster, state: None: not known yet.
+        decisions: newest first.
+        decisions_known: a stream of them has begun.
+    """
+
+    def __init__(self) -> None:
+        self.jobs = JobTable()
+        self.jobs_complete = False
+        self.status: OrchestratorStatus | None = None
+        self.described: ClusterDescription | None = None
+        self.cluster: Cluster | None = None
+        self.state: ClusterState | None = None
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
+        self.decisions_known = False
+        self.layout = Layout()
+        self.version = dict.fromkeys(("status", "described", "cluster", "state", "decisions", "complete"), 0)
+        self._described_unix_s = 0.0
+        self._snapshot: set[str] | None = None
+        self._metric_planes: tuple[int, int, dict[str, Plane]] = (-1, -1, {})
+
+    def stamp(self, *parts: str) -> tuple[int, ...]:
+        """The versions of some parts; `jobs` is one of them."""
+        return tuple(self.jobs.version if part == "jobs" else self.version[part] for part in parts)
+
+    def time_s(self, wall_unix_s: float) -> float | None:
+        """The time of the cluster's clock now, as far as it is known; a virtual clock's stands until the next report.
+
+        Args:
+            wall_unix_s: now.
+        """
+        told = [] if self.status is None or not self.status.acting else [self.status.cluster_time_s]
+        clock = self.clock
+        if clock is not None:
+            runs = clock.mode is not ClockMode.VIRTUAL and not clock.paused
+            passed_s = max(wall_unix_s - self._described_unix_s, 0.0) * clock.scale if runs else 0.0
+            told.append(clock.time_s + passed_s)
+        return max(told, default=None)
+
+    @property
+    def clock(self) -> Clock | None:
+        """The cluster's clock."""
+        return None if self.described is None else self.described.clock
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the cluster offers."""
+        found = None if self.described is None else self.described.capabilities
+        return found or Capabilities()
+
+    @property
+    def event_lag(self) -> int | None:
+        """Events of the cluster that the orchestrator has not taken yet, at least."""
+        if self.status is None or self.described is None:
+            return None
+        if self.status.cluster_incarnation != self.described.incarnation:
+            return None
+        return max(self.described.revision - self.status.cluster_revision, 0)
+
+    @property
+    def lost_gpu_ids(self) -> Sequence[str]:
+        """The GPUs that the cluster has lost."""
+        return () if self.described is None else self.described.lost_gpu_ids
+
+    @property
+    def drained_node_ids(self) -> Sequence[str]:
+        """The nodes that take no new jobs."""
+        return () if self.status is None else self.status.drained_node_ids
+
+    # What the services say
+
+    def take_status(self, status: OrchestratorStatus) -> None:
+        """The orchestrator's status."""
+        if status != self.status:
+            self.status = status
+            self.version["status"] += 1
+
+    def take_description(self, described: ClusterDescription, wall_unix_s: float) -> None:
+        """The cluster's own description, as of a moment."""
+        self.described, self._described_unix_s = described, wall_unix_s
+        self.version["described"] += 1
+        self.take_cluster(described.cluster)
+
+    def take_cluster(self, cluster: Cluster) -> None:
+        """The cluster's nodes and GPUs."""
+        if cluster != self.cluster:
+            self.cluster, self.layout = cluster, Layout.of(cluster)
+            self.version["cluster"] += 1
+
+    def take_state(self, state: ClusterState) -> None:
+        """The matrix of the GPUs."""
+        self.state = state
+        self.version["state"] += 1
+
+    def take_decisions(self, decisions: Iterable[Decision]) -> None:
+        """New decisions, oldest first."""
+        known = {each.decision_id for each in self.decisions}
+        for decision in decisions:
+            if decision.decision_id not in known:
+                self.decisions.appendleft(decision)
+        self.decisions_known = True
+        self.version["decisions"] += 1
+
+    def begin_snapshot(self) -> None:
+        """The jobs follow in their present state, up to `end_snapshot`."""
+        self._snapshot = set()
+
+    def take_job(self, job: Job) -> None:
+        """A job in its present state."""
+        if self._snapshot is not None:
+            self._snapshot.add(job.job_id)
+        self.jobs.take(job, newest=True)
+
+    def end_snapshot(self) -> None:
+        """All jobs have been told: the others exist no more."""
+        if self._snapshot is not None:
+            self.jobs.drop_except(self._snapshot)
+            self._snapshot = None
+        if not self.jobs_complete:
+            self.jobs_complete = True
+            self.version["complete"] += 1
+
+    # What is derived for all viewers
+
+    def state_plane(self) -> Plane:
+        """What each GPU is doing, one byte each."""
+        layout, index = self.layout, self.layout.index
+        plane = np.zeros(len(layout.gpu_ids), np.uint8)
+        for gpu_id, holders in self.jobs.holders.items():
+            if gpu_id in index:
+                plane[index[gpu_id]] = ALLOCATED if len(holders) == 1 else SHARED
+        drained = {number for number, node in enumerate(layout.nodes) if node in set(self.drained_node_ids)}
+        if drained:
+            of_drained = np.isin(np.array(layout.node), list(drained))
+            plane[of_drained & (plane == IDLE)] = DRAINED_IDLE
+            plane[of_drained & ((plane == ALLOCATED) | (plane == SHARED))] = DRAINED_ALLOCATED
+        for gpu_id in self.lost_gpu_ids:
+            if gpu_id in index:
+                plane[index[gpu_id]] = LOST
+        for each in () if self.state is None else self.state.gpus:
+            if each.drift.flagged and each.gpu_id in index:
+                plane[index[each.gpu_id]] |= DRIFTS
+        return plane
+
+    def metric_planes(self) -> dict[str, Plane]:
+        """Each metric as one byte a GPU, 0..254 for 0..1; in the cluster's order."""
+        stamp = (self.version["state"], self.version["cluster"])
+        if self._metric_planes[:2] != stamp:
+            self._metric_planes = (*stamp, self._made_planes())
+        return self._metric_planes[2]
+
+    def _made_planes(self) -> dict[str, Plane]:
+        count = len(self.layout.gpu_ids)
+        planes = {metric.name.lower(): np.full(count, NOT_REPORTED, np.uint8) for metric in METRICS}
+        if self.state is None:
+            return planes
+        same = tuple(each.gpu_id for each in self.state.gpus) == self.layout.gpu_ids
+        where = [self.layout.index.get(each.gpu_id, -1) for each in self.state.gpus] if not same else []
+        for metric, plane in self.state.planes.items():
+            values = np.asarray(plane.normalized, np.float64)
+            known = np.isfinite(values)
+            levels = np.full(len(values), NOT_REPORTED, np.uint8)
+            levels[known] = np.rint(np.clip(values[known], 0.0, 1.0) * 254.0).astype(np.uint8)
+            if same:
+                planes[metric.name.lower()] = levels
+            else:
+                for number, level in zip(where, levels, strict=False):
+                    if number >= 0:
+                        planes[metric.name.lower()][number] = level
+        return planes

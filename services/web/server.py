@@ -1,0 +1,267 @@
+"""web as a process of the kit: settings, TLS, users, metrics and drain are the kit's; uvicorn speaks HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+from prometheus_client import Gauge
+
+from adlro.client import Credentials, Endpoints
+from adlro.errors import InvalidInput
+from adlro.kit.addresses import ListenFailed, check_listenable, join_address, listen_error, split_address
+from adlro.kit.health import HealthState
+from adlro.kit.identity import Caller, UsersFile
+from adlro.kit.log import get_logger
+from adlro.kit.metrics import MetricsEndpoint, describe_process, process_registry
+from adlro.kit.port import check_protected, tell_protection
+from adlro.kit.service import ServiceContext
+from adlro.kit.settings import environment_key
+from adlro.kit.tls import TlsFiles
+from adlro.services.web.api import UserClients
+from adlro.services.web.app import Parts, make_app
+from adlro.services.web.assets import Assets
+from adlro.services.web.feeds import Feeds
+from adlro.services.web.hub import Hub
+from adlro.services.web.live import MAX_MESSAGE_BYTES, LiveSockets
+from adlro.services.web.picture import Picture
+from adlro.services.web.protection import Hosts
+from adlro.services.web.sessions import Session, Sessions
+from adlro.services.web.settings import WebSettings
+
+_PING_EVERY_S: Final = 10.0
+_PONG_WITHIN_S: Final = 20.0
+_STOP_TIMEOUT_S: Final = 3.0
+_CONNECTIONS: Final = 1000
+_EPOCH_BYTES: Final = 9
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signals: the kit's drain ends it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the process's signals alone."""
+        yield
+
+
+class RunningWeb:
+    """A started page; `start_web` creates it."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        server: _Server,
+        serving: asyncio.Task[None],
+        parts: Parts,
+        feeds: Feeds,
+        metrics_endpoint: MetricsEndpoint | None,
+    ) -> None:
+        self.context = context
+        self.parts = parts
+        self.feeds = feeds
+        self._server = server
+        self._serving = serving
+        self._metrics_endpoint = metrics_endpoint
+
+    @property
+    def address(self) -> str:
+        """The address on which it listens, with the actual port."""
+        return self.context.address
+
+    @property
+    def metrics_address(self) -> str:
+        """The address of its Prometheus metrics; empty if these are off."""
+        return self._metrics_endpoint.address if self._metrics_endpoint else ""
+
+    def hurry(self) -> None:
+        """Shortens a drain."""
+        self._server.force_exit = True
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Drains: pages are told, running requests finish, then the streams are closed."""
+        context = self.context
+        context.health.drain()
+        context.draining.set()
+        await self.parts.live.drain()
+        self._server.should_exit = True
+        grace_s = context.settings.drain_timeout_s if grace_s is None else grace_s
+        _, late = await asyncio.wait([self._serving], timeout=max(grace_s - 1.0, 0.5))
+        if late:
+            self._server.force_exit = True
+            await asyncio.wait([self._serving], timeout=1.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await self.feeds.close()
+                await self.parts.clients.close()
+        await context.cancel_tasks(0.2)
+        if self._metrics_endpoint is not None:
+            await asyncio.to_thread(self._metrics_endpoint.close)
+
+
+def callers_of(users: UsersFile | None) -> _Callers | None:
+    """Who has which token: today from the services' users' file, which the page reads too; None: there are no users."""
+    return None if users is None else _Callers(users)
+
+
+class _Callers:
+    def __init__(self, users: UsersFile) -> None:
+        self._users = users
+
+    def __call__(self, token: str) -> Caller | None:
+        return self._users.caller(token)
+
+
+async def start_web(settings: WebSettings) -> RunningWeb:
+    """Starts the page on the running loop.
+
+    Raises:
+        ListenFailed: it can't listen on the address of the settings, or must not.
+    """
+    key = environment_key(type(settings), "listen")
+    check_protected(settings, key)
+    try:
+        credentials = Credentials.of_service(settings)
+        users = UsersFile(settings.users_file, "ADLRO_USERS_FILE") if settings.users_file else None
+        if settings.tls_cert_file:
+            TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file).read()
+    except InvalidInput as error:
+        raise ListenFailed(error.message) from None
+    listener = _listener(settings.listen, key)
+    registry = process_registry()
+    context = ServiceContext(
+        settings=settings,
+        log=get_logger(),
+        health=HealthState(()),
+        draining=asyncio.Event(),
+        registry=registry,
+        address=join_address(split_address(settings.listen)[0], listener.getsockname()[1]),
+        credentials=credentials,
+    )
+    describe_process(registry, settings.service_name, lambda: context.health.serving)
+    metrics_endpoint: MetricsEndpoint | None = None
+    try:
+        if settings.metrics_listen:
+            metrics_key = environment_key(type(settings), "metrics_listen")
+            metrics_endpoint = MetricsEndpoint(settings.metrics_listen, registry, metrics_key)
+        parts, feeds = _parts(settings, context, credentials, users)
+        server = _Server(_config(settings, parts))
+        serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+        while not server.started:
+            if serving.done():
+                serving.result()
+                raise ListenFailed(f"listen: can't serve on {settings.listen}; set {key}")
+            await asyncio.sleep(0.01)
+    except BaseException:
+        listener.close()
+        if metrics_endpoint is not None:
+            metrics_endpoint.close()
+        raise
+    context.spawn(parts.live.run(), "rounds")
+    if parts.sessions is not None:
+        context.spawn(_close_clients(parts), "clients of logins")
+    _measure(context, parts)
+    context.health.set_serving(True, source="start")
+    tell_protection(settings)
+    return RunningWeb(context, server, serving, parts, feeds, metrics_endpoint)
+
+
+def _parts(
+    settings: WebSettings, context: ServiceContext, credentials: Credentials, users: UsersFile | None
+) -> tuple[Parts, Feeds]:
+    endpoints = Endpoints(
+        settings.ingest_address, settings.decompose_address, settings.orchestrator_address, settings.cluster_address
+    )
+    picture = Picture()
+
+    def crashed(name: str, error: BaseException) -> None:
+        context.log.error("a stream crashed", stream=name, exc_info=error)
+        context.crashed.set()
+
+    feeds = Feeds(endpoints, credentials, picture, crashed, settings.streams_idle_s)
+    callers = callers_of(users)
+    sessions = Sessions(callers or (lambda _: None), settings.session_idle_s, settings.session_limit_s, time.monotonic)
+    epoch = secrets.token_urlsafe(_EPOCH_BYTES)
+    limits = (settings.max_sockets, settings.max_sockets_per_session)
+    live = LiveSockets(Hub(picture), feeds, sessions, epoch, limits, context.log)
+    parts = Parts(
+        settings=settings,
+        picture=picture,
+        live=live,
+        clients=UserClients(endpoints, credentials),
+        sessions=None if callers is None else sessions,
+        assets=Assets(),
+        hosts=Hosts(settings.listen, settings.host_names),
+        log=context.log,
+        serving=lambda: context.health.serving,
+    )
+    return parts, feeds
+
+
+def _config(settings: WebSettings, parts: Parts) -> uvicorn.Config:
+    tls = bool(settings.tls_cert_file)
+    return uvicorn.Config(
+        make_app(parts),
+        http="h11",
+        ws="websockets-sansio",
+        lifespan="off",
+        loop="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(int(settings.drain_timeout_s) - 1, 1),
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_ping_interval=_PING_EVERY_S,
+        ws_ping_timeout=_PONG_WITHIN_S,
+        # Each frame is packed once for all; deflate would cost half a megabyte a page.
+        ws_per_message_deflate=False,
+        ssl_certfile=settings.tls_cert_file or None,
+        ssl_keyfile=settings.tls_key_file or None,
+        ssl_ca_certs=settings.tls_ca_file or None if tls else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_require_client_cert else ssl.CERT_NONE,
+    )
+
+
+def _listener(address: str, key: str) -> socket.socket:
+    """A bound socket; says why there is none."""
+    check_listenable(address, "listen", key)
+    host, port = split_address(address)
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+        0
+    ]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+    except OSError as error:
+        listener.close()
+        raise listen_error(error, address, "listen", key) from None
+    listener.setblocking(False)
+    return listener
+
+
+async def _close_clients(parts: Parts) -> None:
+    """Closes the connections of logins that have ended, soon after their end."""
+    assert parts.sessions is not None
+    while True:
+        await asyncio.sleep(1.0)
+        alive: dict[str, Session] = {each.session_id: each for each in parts.sessions}
+        await parts.clients.close_others(alive)
+
+
+def _measure(context: ServiceContext, parts: Parts) -> None:
+    pages = Gauge("adlro_web_pages", "pages whose live stream is open", registry=context.registry)
+    pages.set_function(lambda: len(parts.live))
+    logins = Gauge("adlro_web_logins", "logins that have not ended", registry=context.registry)
+    logins.set_function(lambda: 0 if parts.sessions is None else len(parts.sessions))

@@ -1,0 +1,70 @@
+// @ts-check
+// Questions that are not live, and actions: JSON over HTTP, with errors as sentences.
+import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.js";
+
+/** An answer that is not a success: its sentence, and the field that it blames. */
+export class Refused extends Error {
+  /** @param {number} status 0: no answer @param {string} text @param {string} [field] */
+  constructor(status, text, field = "") {
+    super(text);
+    this.status = status;
+    this.field = field;
+  }
+}
+
+/** @param {string} path @param {RequestInit} [init] @returns {Promise<any>} */
+async function ask(path, init) {
+  let answer;
+  try {
+    answer = await fetch(path, { credentials: "same-origin", cache: "no-store", ...init });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Refused(0, "The page's server does not answer.");
+  }
+  if (answer.status === 204) return {};
+  const type = answer.headers.get("content-type") ?? "";
+  const content = type.startsWith("application/json") ? await answer.json() : {};
+  if (answer.ok) return content;
+  throw new Refused(answer.status, content.error || `The page's server answered ${answer.status}.`, content.field ?? "");
+}
+
+/** @param {string} path @param {AbortSignal} [signal] */
+export const get = (path, signal) => ask(path, { signal });
+
+/** @param {string} path @param {object} [content] */
+export const post = (path, content = {}) =>
+  ask(path, { method: "POST", headers: { "content-type": "application/json", "x-adlro": "1" }, body: JSON.stringify(content) });
+
+/**
+ * The answer to a GET; `data` of the last success stays while it is asked again.
+ * @param {string | null} path null: nothing is asked
+ * @param {number} [every_s] asks again so often while the tab is shown; 0: never
+ * @returns {{data: any, error: Refused | null, loading: boolean, again: () => void}}
+ */
+export function useAnswer(path, every_s = 0) {
+  const [answer, setAnswer] = useState(/** @type {{path: string | null, data: any, error: Refused | null}} */ ({ path: null, data: null, error: null }));
+  const [round, setRound] = useState(0);
+  const stop = useRef(/** @type {AbortController | null} */ (null));
+  useEffect(() => {
+    if (path === null) return undefined;
+    const abort = new AbortController();
+    stop.current = abort;
+    get(path, abort.signal).then(
+      (data) => setAnswer({ path, data, error: null }),
+      (error) => {
+        if (abort.signal.aborted) return;
+        const refused = error instanceof Refused ? error : new Refused(0, String(error));
+        setAnswer((before) => ({ path, data: before.path === path ? before.data : null, error: refused }));
+      },
+    );
+    return () => abort.abort();
+  }, [path, round]);
+  useEffect(() => {
+    if (!every_s || path === null) return undefined;
+    const timer = setInterval(() => document.hidden || setRound((before) => before + 1), every_s * 1000);
+    return () => clearInterval(timer);
+  }, [path, every_s]);
+  const again = useCallback(() => setRound((before) => before + 1), []);
+  const mine = answer.path === path;
+  return { data: mine ? answer.data : null, error: mine ? answer.error : null, loading: path !== null && !mine, again };
+}

@@ -1,0 +1,125 @@
+// @ts-check
+// Curves by uPlot, which is loaded when the first is drawn; colours come from the style sheet.
+import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { html } from "./html.js";
+import { clusterTime, count } from "./format.js";
+import { colour, onTheme } from "./theme.js";
+
+/** @type {Promise<any> | null} */
+let library = null;
+function load() {
+  if (!library) {
+    const sheet = document.createElement("link");
+    sheet.rel = "stylesheet";
+    sheet.href = new URL("./vendor/uplot.css", import.meta.url).href;
+    document.head.append(sheet);
+    library = import("./vendor/uplot.js").then((module) => module.default);
+  }
+  return library;
+}
+
+/**
+ * @typedef {object} Line
+ * @property {string} name
+ * @property {(number | null)[]} values one for each x
+ * @property {string} [tone] number of the categorical colour; default: its place
+ * @property {number} [width]
+ * @property {[(number | null)[], (number | null)[]]} [band] low and high around the line
+ */
+
+/**
+ * @param {object} props
+ * @param {string} props.label what a screen reader says
+ * @param {(number | null)[]} props.x
+ * @param {Line[]} props.lines
+ * @param {"time" | "number"} [props.axis] of x: the cluster's clock, or plain
+ * @param {string} [props.unit]
+ * @param {number} [props.height] px
+ * @param {string} [props.sync] charts with one name share the cursor
+ */
+export function Chart({ label, x, lines, axis = "number", unit = "", height = 180, sync = "" }) {
+  const box = useRef(/** @type {HTMLElement | null} */ (null));
+  const plot = useRef(/** @type {any} */ (null));
+  const shape = JSON.stringify([lines.map(({ name, tone, width, band }) => [name, tone, width, Boolean(band)]), axis, unit, height, sync]);
+  /** @type {any[]} */
+  const columns = [x];
+  for (const line of lines) columns.push(line.values, ...(line.band ?? []));
+  const [lost, setLost] = useState(false);
+  const latest = useRef(columns);
+  latest.current = columns;
+
+  useEffect(() => {
+    let wanted = true;
+    const draw = async () => {
+      const uPlot = await load().catch(() => null);
+      const place = box.current;
+      if (!wanted || !place) return;
+      if (!uPlot) {
+        setLost(true);
+        return;
+      }
+      plot.current?.destroy();
+      plot.current = new uPlot(options(place, lines, axis, unit, height, sync), latest.current, place);
+      showLast(plot.current);
+    };
+    void draw();
+    const endTheme = onTheme(() => void draw());
+    const size = new ResizeObserver(() => {
+      const width = box.current?.clientWidth;
+      if (width && plot.current && plot.current.width !== width) plot.current.setSize({ width, height });
+    });
+    if (box.current) size.observe(box.current);
+    return () => {
+      wanted = false;
+      endTheme();
+      size.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [shape]);
+  useEffect(() => {
+    plot.current?.setData(columns);
+    showLast(plot.current);
+  });
+  if (lost) return html`<p class="empty">The curves could not be loaded. Load the page again.</p>`;
+  const last = lines.map(({ name, values }) => `${name} ${count(values.findLast((value) => value !== null), 2)}${unit && ` ${unit}`}`).join(", ");
+  return html`<figure class="chart" role="img" aria-label=${`${label}. Last: ${last}.`}><div ref=${box} aria-hidden="true" style=${{ minHeight: `${height}px` }}></div></figure>`;
+}
+
+/** The legend tells the last figures while nobody points at the curves. @param {any} plot */
+function showLast(plot) {
+  if (plot && (plot.cursor.left ?? -1) < 0) plot.setLegend({ idx: plot.data[0].length - 1 });
+}
+
+/** @param {HTMLElement} place @param {Line[]} lines @param {string} axis @param {string} unit @param {number} height @param {string} sync */
+function options(place, lines, axis, unit, height, sync) {
+  const ink = colour("--ink-2");
+  const grid = { stroke: colour("--line"), width: 1 };
+  const font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  /** @type {any[]} */
+  const series = [{ label: axis === "time" ? "time" : "step", value: (/** @type {any} */ _, /** @type {number | null} */ value) => (value === null ? "–" : axis === "time" ? clusterTime(value) : count(value)) }];
+  /** @type {any[]} */
+  const bands = [];
+  lines.forEach((line, index) => {
+    const stroke = colour(`--tone-${line.tone ?? (index % 8) + 1}`);
+    const value = (/** @type {any} */ _, /** @type {number | null} */ shown) => (shown === null || shown === undefined ? "–" : `${count(shown, Math.abs(shown) < 10 ? 2 : 0)}${unit && ` ${unit}`}`);
+    series.push({ label: line.name, stroke, width: line.width ?? 1.5, value, points: { show: false } });
+    if (!line.band) return;
+    series.push({ label: `${line.name} low`, stroke: "transparent", points: { show: false }, value });
+    series.push({ label: `${line.name} high`, stroke: "transparent", points: { show: false }, value });
+    bands.push({ series: [series.length - 1, series.length - 2], fill: `${stroke}33` });
+  });
+  return {
+    width: place.clientWidth || 300,
+    height,
+    series,
+    bands,
+    cursor: sync ? { sync: { key: sync } } : {},
+    scales: { x: { time: false } },
+    legend: { live: true },
+    axes: [
+      { stroke: ink, font, grid, ticks: grid, values: axis === "time" ? (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clusterTime) : undefined, space: 80 },
+      { stroke: ink, font, grid, ticks: grid, size: 52 },
+    ],
+  };
+}

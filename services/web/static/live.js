@@ -1,0 +1,321 @@
+// @ts-check
+// The live protocol's page side: one WebSocket for the tab, subscriptions, frames and their acknowledgement, deltas,
+// reconnection. No drawing here. What a topic's frames become is in `topics.js`.
+import { merge, sourcesOf } from "./topics.js";
+
+/** @typedef {"connecting" | "live" | "stale" | "away" | "refused"} State */
+/**
+ * What a screen gets of a topic. `data` is null until the first snapshot, and stays while the service is away.
+ * @typedef {object} View
+ * @property {any} data
+ * @property {State} state
+ * @property {number | null} since_ms when the state began, in milliseconds of the wall's clock
+ * @property {string} text why it is refused, or which service is away
+ */
+/** @typedef {{state: State, since_unix_s: number | null, error: string}} Source */
+/**
+ * @typedef {object} Topic
+ * @property {string} key
+ * @property {any} data
+ * @property {number | null} rev
+ * @property {number | null} stale_since_ms
+ * @property {string} refused
+ * @property {Set<() => void>} listeners
+ */
+
+/** No frame for so long from a server that speaks at least every 2 s: the view is stale. */
+const SILENCE_MS = 6_000;
+/** And after so long the connection is made anew. */
+const DEAD_MS = 15_000;
+const FIRST_WAIT_MS = 300;
+const LONGEST_WAIT_MS = 5_000;
+
+export class Live {
+  /**
+   * @param {object} [parts] what a test replaces
+   * @param {() => WebSocket} [parts.open]
+   * @param {() => number} [parts.now] milliseconds
+   * @param {() => number} [parts.random] 0 to 1
+   * @param {() => Promise<"again" | "login">} [parts.judge] asked when the socket did not open: login, or once more
+   */
+  constructor({ open, now, random, judge } = {}) {
+    this.open = open ?? (() => new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live/v1`));
+    this.now = now ?? Date.now;
+    this.random = random ?? Math.random;
+    this.judge = judge ?? (async () => /** @type {const} */ ("again"));
+    /** @type {Map<string, Topic>} */
+    this.topics = new Map();
+    /** @type {Record<string, Source>} */
+    this.sources = {};
+    /** @type {State} */
+    this.state = "connecting";
+    this.since_ms = this.now();
+    this.text = "";
+    /** @type {any} */
+    this.hello = null;
+    this.asleep = false;
+    this.silent = false;
+    /** @type {Set<() => void>} */
+    this.listeners = new Set();
+    /** @type {WebSocket | null} */
+    this.socket = null;
+    this.tries = 0;
+    this.heard_ms = this.now();
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    /** @type {ReturnType<typeof setInterval> | undefined} */
+    this.watch = undefined;
+  }
+
+  start() {
+    this.watch ??= setInterval(() => this.#listen(), 1_000);
+    this.#connect();
+  }
+
+  /** Ends for good: after a logout. */
+  stop() {
+    clearTimeout(this.timer);
+    clearInterval(this.watch);
+    this.watch = undefined;
+    const socket = this.socket;
+    this.socket = null;
+    socket?.close(1000);
+    for (const topic of this.topics.values()) Object.assign(topic, { data: null, rev: null });
+    this.hello = null;
+    this.sources = {};
+    this.#become("connecting", "");
+  }
+
+  /** Tries at once, instead of after the wait. */
+  retry() {
+    if (this.state === "live" || this.socket?.readyState === 0) return;
+    clearTimeout(this.timer);
+    this.#connect();
+  }
+
+  /**
+   * @param {string} key topic and canonical parameters
+   * @param {() => void} listener called after each change of `view(key)`
+   * @returns {() => void} ends the subscription
+   */
+  subscribe(key, listener) {
+    let topic = this.topics.get(key);
+    if (!topic) {
+      topic = { key, data: null, rev: null, stale_since_ms: null, refused: "", listeners: new Set() };
+      this.topics.set(key, topic);
+      this.#send({ op: "subscribe", key });
+    }
+    const held = topic;
+    held.listeners.add(listener);
+    return () => {
+      held.listeners.delete(listener);
+      // A screen that only moves its listener (a key that comes back at once) keeps its subscription.
+      queueMicrotask(() => {
+        if (held.listeners.size || this.topics.get(key) !== held) return;
+        this.topics.delete(key);
+        this.#send({ op: "unsubscribe", key });
+      });
+    };
+  }
+
+  /** Called after each change of the connection or of a source. @param {() => void} listener */
+  onState(listener) {
+    this.listeners.add(listener);
+    return () => void this.listeners.delete(listener);
+  }
+
+  /** @param {string} key @returns {View} */
+  view(key) {
+    const topic = this.topics.get(key);
+    const data = topic?.data ?? null;
+    if (this.state === "refused") return { data: null, state: "refused", since_ms: this.since_ms, text: this.text };
+    if (topic?.refused) return { data: null, state: "refused", since_ms: null, text: topic.refused };
+    if (this.state !== "live") return { data, state: data ? "away" : this.state, since_ms: this.since_ms, text: this.text };
+    for (const name of sourcesOf(key)) {
+      const source = this.sources[name];
+      if (source?.state !== "away") continue;
+      const since_ms = source.since_unix_s === null ? null : source.since_unix_s * 1000;
+      return { data, state: "away", since_ms, text: `${name} does not answer` };
+    }
+    if (data === null) return { data, state: "connecting", since_ms: null, text: "" };
+    if (topic?.stale_since_ms) return { data, state: "stale", since_ms: topic.stale_since_ms, text: "this tab reads too slowly" };
+    if (this.silent) return { data, state: "stale", since_ms: this.heard_ms, text: "the page's server is silent" };
+    return { data, state: "live", since_ms: null, text: "" };
+  }
+
+  /** A hidden tab asks for nothing; shown again, it gets snapshots. @param {boolean} hidden */
+  setHidden(hidden) {
+    if (hidden === this.asleep) return;
+    this.asleep = hidden;
+    this.heard_ms = this.now();
+    this.#send({ op: hidden ? "sleep" : "wake" });
+    if (!hidden) this.retry();
+  }
+
+  #connect() {
+    const socket = this.open();
+    socket.binaryType = "arraybuffer";
+    this.socket = socket;
+    this.heard_ms = this.now();
+    let opened = false;
+    let inbox = Promise.resolve();
+    socket.onmessage = ({ data }) => {
+      if (socket !== this.socket) return;
+      opened = true;
+      // In order, also where one frame must be unpacked and the next not.
+      inbox = inbox
+        .then(() => (typeof data === "string" ? this.#control(JSON.parse(data)) : this.#frame(data, socket)))
+        .catch((error) => {
+          console.warn("a frame could not be read; the connection is made anew", error);
+          socket.close();
+        });
+    };
+    socket.onclose = () => {
+      if (socket === this.socket) void this.#closed(opened);
+    };
+  }
+
+  /** @param {boolean} opened */
+  async #closed(opened) {
+    this.socket = null;
+    for (const topic of this.topics.values()) Object.assign(topic, { rev: null, stale_since_ms: null });
+    if (this.state === "refused") return;
+    if (!opened && (await this.judge()) === "login") {
+      this.#become("refused", "you are not logged in");
+      return;
+    }
+    this.#become(this.hello ? "away" : this.tries > 1 ? "away" : "connecting", "the page's server does not answer");
+    const wait_ms = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.tries) * (0.75 + 0.5 * this.random());
+    this.tries += 1;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#connect(), wait_ms);
+  }
+
+  #listen() {
+    if (this.state !== "live" || this.asleep) return;
+    const quiet_ms = this.now() - this.heard_ms;
+    if (quiet_ms > DEAD_MS) this.socket?.close();
+    const silent = quiet_ms > SILENCE_MS;
+    if (silent !== this.silent) {
+      this.silent = silent;
+      this.#tellAll();
+    }
+  }
+
+  /** @param {any} message */
+  #control(message) {
+    this.#heard();
+    const topic = this.topics.get(message.key ?? "");
+    switch (message.op) {
+      case "hello":
+        this.hello = message;
+        this.tries = 0;
+        this.#become("live", "");
+        for (const key of this.topics.keys()) this.#send({ op: "subscribe", key });
+        if (this.asleep) this.#send({ op: "sleep" });
+        break;
+      case "sources":
+        for (const [name, source] of Object.entries(message)) {
+          if (source && typeof source === "object") this.sources[name] = /** @type {Source} */ (source);
+        }
+        this.#tellAll();
+        break;
+      case "stale":
+        if (topic) topic.stale_since_ms = (message.since_unix_s ?? this.now() / 1000) * 1000;
+        this.#tell(topic);
+        break;
+      case "refused":
+        if (topic) topic.refused = message.error || "refused";
+        this.#tell(topic);
+        break;
+      case "bye":
+        // "drain" and "limit" pass; who was logged out, or lost his role, must log in again.
+        if (message.reason === "role" || message.reason === "logout") this.#become("refused", message.text || "your session ended");
+        else this.text = message.text ?? "";
+        break;
+    }
+  }
+
+  /** @param {ArrayBuffer} buffer @param {WebSocket} socket */
+  async #frame(buffer, socket) {
+    const { header, body } = await unpack(buffer);
+    if (socket !== this.socket) return;
+    this.#heard();
+    const topic = this.topics.get(header.key);
+    if (!topic) return;
+    if (header.kind === "delta" && (topic.rev === null || header.base !== topic.rev)) {
+      topic.rev = null;
+      this.#send({ op: "unsubscribe", key: topic.key });
+      this.#send({ op: "subscribe", key: topic.key });
+      return;
+    }
+    topic.data = merge(topic.key, header.kind === "delta" ? topic.data : null, header.data, body);
+    topic.rev = header.rev;
+    topic.stale_since_ms = null;
+    topic.refused = "";
+    this.#tell(topic);
+    this.#send({ op: "ack", key: topic.key, rev: header.rev });
+  }
+
+  #heard() {
+    this.heard_ms = this.now();
+    if (!this.silent) return;
+    this.silent = false;
+    this.#tellAll();
+  }
+
+  /** @param {State} state @param {string} text */
+  #become(state, text) {
+    if (state !== this.state) this.since_ms = this.now();
+    this.state = state;
+    this.text = text;
+    this.silent = false;
+    this.#tellAll();
+  }
+
+  #tellAll() {
+    for (const listener of [...this.listeners]) listener();
+    for (const topic of [...this.topics.values()]) this.#tell(topic);
+  }
+
+  /** @param {Topic | undefined} topic */
+  #tell(topic) {
+    for (const listener of [...(topic?.listeners ?? [])]) listener();
+  }
+
+  /** @param {object} message */
+  #send(message) {
+    if (this.hello && this.socket?.readyState === 1) this.socket.send(JSON.stringify(message));
+  }
+}
+
+/**
+ * A data frame: byte 0 (1: the rest is gzip), the header's length, the header, the planes.
+ * @param {ArrayBuffer} buffer
+ * @returns {Promise<{header: any, body: Uint8Array}>}
+ */
+export async function unpack(buffer) {
+  const packed = new Uint8Array(buffer, 0, 1)[0] === 1;
+  let rest = buffer.slice(1);
+  if (packed) {
+    const stream = new Blob([rest]).stream().pipeThrough(new DecompressionStream("gzip"));
+    rest = await new Response(stream).arrayBuffer();
+  }
+  const length = new DataView(rest).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(rest, 4, length)));
+  return { header, body: new Uint8Array(rest, 4 + length) };
+}
+
+/**
+ * A key in the one spelling that the server takes: parameters in alphabetical order, empty ones left out.
+ * @param {string} topic
+ * @param {Record<string, string | number | null | undefined>} [parameters]
+ */
+export function keyOf(topic, parameters = {}) {
+  const text = Object.entries(parameters)
+    .filter(([, value]) => value !== "" && value !== null && value !== undefined)
+    .sort(([one], [other]) => (one < other ? -1 : 1))
+    .map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`)
+    .join("&");
+  return text ? `${topic}?${text}` : topic;
+}

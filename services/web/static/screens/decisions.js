@@ -1,0 +1,125 @@
+// @ts-check
+// Decisions: what was placed where and by whom; where acting and shadow policy differ; one decision with its candidates.
+import { useAnswer } from "../api.js";
+import { basis, clusterTime, count, DASH, duration, interval, plural, words } from "../format.js";
+import { html } from "../html.js";
+import { keyOf } from "../live.js";
+import { Answered, Empty, Facts, Notice, Panel, Scroll, Skeleton } from "../parts.js";
+import { decisionPath, gpuPath, jobPath, setQuery } from "../router.js";
+import { useMovingView } from "../session.js";
+import { useTitle } from "../title.js";
+
+const BASES = ["policy", "margin", "overdue", "out_of_range", "failed", "late", "missing"];
+
+/** @param {number | null | undefined} value */
+const score = (value) => (typeof value === "number" ? value.toFixed(3) : DASH);
+
+/** @param {any} row */
+function place(row) {
+  const [first] = row.gpu_ids ?? [];
+  if (!first) return html`<span class="quiet">nothing, hold</span>`;
+  return html`<a href=${gpuPath(first)}>${first}</a>${row.gpu_count > 1 ? html` <span class="quiet num">and ${row.gpu_count - 1} more</span>` : ""}`;
+}
+
+/** @param {any} shadow */
+function agreement(shadow) {
+  if (!shadow) return html`<span class="quiet">no shadow</span>`;
+  if (shadow.agrees) return html`<span class="quiet"><span aria-hidden="true">=</span> the same</span>`;
+  return html`<span class="differs"><span aria-hidden="true">≠</span> ${shadow.job ? html`<a href=${jobPath(shadow.job)}>${shadow.job}</a> on ${shadow.gpu}` : "hold"}</span>`;
+}
+
+/** @param {{query: URLSearchParams}} props */
+function List({ query }) {
+  useTitle("Decisions");
+  const view = useMovingView(keyOf("decisions", { basis: query.get("basis"), count: 100, differs: query.get("differs") === "1" ? 1 : null, job: query.get("job") }));
+  const rows = view.data?.rows ?? [];
+  return html`<h1>Decisions</h1>
+    <form class="filters" role="search" aria-label="Filter the decisions" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
+      <label class="check"><input type="checkbox" checked=${query.get("differs") === "1"} onChange=${(/** @type {any} */ event) => setQuery({ differs: event.target.checked ? "1" : "" })} /> only where the shadow policy differs</label>
+      <label class="field inline"><span>Decided because</span><select value=${query.get("basis") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ basis: event.target.value })}>
+        <option value="">any</option>${BASES.map((name) => html`<option key=${name} value=${name}>${basis(name)}</option>`)}</select></label>
+      <label class="field inline"><span>Job</span><input type="search" class="short" spellcheck=${false} value=${query.get("job") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ job: event.target.value.trim() })} /></label>
+    </form>
+    <${Panel} title="Newest first" view=${view} tools=${view.data && html`<span class="quiet num">${plural(rows.length, "decision")}</span>`}>
+      ${!view.data
+        ? html`<${Skeleton} what="The decisions" rows=${8} />`
+        : rows.length === 0
+          ? html`<${Empty}>No decision fits the filter.<//>`
+          : html`<${Scroll} label="Decisions"><table>
+              <thead><tr><th scope="col">Decision</th><th scope="col" class="number">Time</th><th scope="col" class="number c-mid">Waiting</th><th scope="col">Job</th><th scope="col">Placed on</th>
+                <th scope="col" class="number c-mid">Score</th><th scope="col" class="number c-mid">Margin</th><th scope="col" class="c-mid">Because</th><th scope="col">Shadow</th><th scope="col" class="number c-mid">Took</th></tr></thead>
+              <tbody>${rows.map((/** @type {any} */ row) => html`<tr key=${row.id}>
+                <th scope="row"><a href=${decisionPath(row.id)}>${row.id}</a></th>
+                <td class="number num">${clusterTime(row.time_s)}</td>
+                <td class="number num c-mid">${count(row.queue_length)}</td>
+                <td>${row.job ? html`<a href=${jobPath(row.job)}>${row.job}</a>` : DASH}</td>
+                <td>${place(row)}</td>
+                <td class="number num c-mid">${score(row.score)}</td><td class="number num c-mid">${score(row.margin)}</td>
+                <td class="c-mid" title=${row.basis_text}>${row.basis === "policy" ? html`<span class="quiet">${row.deciding_policy}</span>` : basis(row.basis)}</td>
+                <td>${agreement(row.shadow)}</td>
+                <td class="number num c-mid">${typeof row.decision_us === "number" ? duration(row.decision_us / 1e6) : DASH}</td></tr>`)}</tbody></table><//>`}
+    <//>`;
+}
+
+/** @param {{decision: any}} props */
+function Candidates({ decision }) {
+  const all = decision.candidates ?? [];
+  if (!all.length) return html`<${Empty}>Its candidates are not recorded any more.<//>`;
+  const scores = all.map((/** @type {any} */ each) => each.score).filter((/** @type {any} */ value) => typeof value === "number");
+  const low = Math.min(...scores, decision.hold_score ?? Infinity);
+  const high = Math.max(...scores, decision.hold_score ?? -Infinity);
+  const width = (/** @type {number} */ value) => `${high > low ? 4 + (96 * (value - low)) / (high - low) : 100}%`;
+  const row = (/** @type {any} */ each, /** @type {number} */ index, /** @type {boolean} */ chosen) => html`<tr key=${index} class=${chosen ? "chosen" : ""}>
+    <td>${each.job ? html`<a href=${jobPath(each.job)}>${each.job}</a>` : html`<em>hold</em>`}</td>
+    <td>${each.gpu_id ? html`<a href=${gpuPath(each.gpu_id)}>${each.gpu_id}</a>` : DASH}</td><td class="c-mid">${each.gpu_model}</td>
+    <td class="number num">${duration(each.expected_runtime_s)}</td>
+    <td class="number num">${score(each.score)}${chosen ? html` <strong>chosen</strong>` : ""}</td>
+    <td class="bar-cell c-mid" aria-hidden="true">${typeof each.score === "number" && html`<span class="score-bar" style=${{ width: width(each.score) }}></span>`}</td></tr>`;
+  const is = (/** @type {any} */ each) => each.job === decision.job && (decision.gpu_ids ?? []).includes(each.gpu_id);
+  return html`<${Scroll} label="Candidates"><table>
+    <thead><tr><th scope="col">Job</th><th scope="col">GPU</th><th scope="col" class="c-mid">Model</th><th scope="col" class="number">Expected</th><th scope="col" class="number">Score</th><th class="c-mid bar-cell"><span class="visually-hidden">Score as a bar</span></th></tr></thead>
+    <tbody>${all.map((/** @type {any} */ each, /** @type {number} */ index) => row(each, index, is(each)))}
+      ${typeof decision.hold_score === "number" && row({ score: decision.hold_score }, all.length, !decision.job)}</tbody></table><//>
+    ${decision.candidates_left_out > 0 && html`<p class="quiet">${plural(decision.candidates_left_out, "more candidate")} with lower scores.</p>`}`;
+}
+
+/** @param {{id: string}} props */
+function One({ id }) {
+  useTitle(id);
+  const answer = useAnswer(`/api/decisions/${encodeURIComponent(id)}`);
+  return html`<div class="title"><h1>Decision ${id}</h1><div class="tools"><a class="button" href="/decisions">All decisions</a></div></div>
+    <${Answered} answer=${answer} what="The decision" rows=${8}>${(/** @type {any} */ data) => {
+      const decision = data.decision;
+      const other = decision.deciding_policy && decision.deciding_policy !== decision.policy;
+      const shadow = decision.shadow;
+      const forecast = decision.prediction;
+      return html`
+        <${Panel} title="What was decided">
+          <p class="sentence">${decision.summary || html`${decision.job} was placed on ${(decision.gpu_ids ?? []).join(", ")}.`}</p>
+          ${other && html`<${Notice} level="warn">${decision.deciding_policy} decided, not ${decision.policy}: ${basis(decision.basis)}${decision.basis_text ? ` (${decision.basis_text})` : ""}.<//>`}
+          <${Facts} rows=${[["Time", clusterTime(decision.time_s)], ["Waiting then", count(decision.queue_length)], ["Job", decision.job ? html`<a href=${jobPath(decision.job)}>${decision.job}</a>` : ""], ["On", place(decision)],
+            ["Margin to the second", score(decision.margin)], ["Value of holding", score(decision.hold_score)], ["Took", typeof decision.decision_us === "number" ? duration(decision.decision_us / 1e6) : ""]]} />
+          ${shadow && html`<table class="compact"><thead><tr><td></td><th scope="col">Policy</th><th scope="col">Job</th><th scope="col">GPU</th></tr></thead><tbody>
+            <tr><th scope="row">acting</th><td>${decision.deciding_policy || decision.policy}</td><td>${decision.job ?? "hold"}</td><td>${(decision.gpu_ids ?? [DASH])[0]}</td></tr>
+            <tr><th scope="row">shadow</th><td>${shadow.policy}</td><td>${shadow.job ?? "hold"}</td><td>${shadow.gpu ?? DASH}</td></tr>
+            ${decision.base && html`<tr><th scope="row">base's choice</th><td></td><td>${decision.base.job ?? "hold"}</td><td>${decision.base.gpu ?? DASH}</td></tr>`}</tbody></table>
+            <p class="quiet">${shadow.agrees ? "Both chose the same." : "They differ here. One decision tells nothing of who is better: see Policies for a paired replay."}</p>`}
+        <//>
+        <${Panel} title="Candidates"><${Candidates} decision=${decision} /><//>
+        <div class="columns">
+          <${Panel} title="Out of the question">${decision.masked?.length
+            ? html`<table class="compact"><thead><tr><th scope="col">Reason</th><th scope="col" class="number">GPUs</th><th scope="col">Such as</th></tr></thead><tbody>
+                ${decision.masked.map((/** @type {any} */ each) => html`<tr key=${each.reason}><th scope="row">${words(each.reason)}</th><td class="number num">${count(each.gpu_count)}</td><td>${(each.example_gpu_ids ?? []).slice(0, 3).join(", ")}</td></tr>`)}</tbody></table>`
+            : html`<${Empty}>Every GPU was a candidate.<//>`}<//>
+          <${Panel} title="Predicted then, and what came">${forecast
+            ? html`<p class="sentence">Predicted <strong class="num">${duration(forecast.median_s)}</strong> <span class="num">(${interval(forecast.low_s, forecast.high_s)})</span> on ${forecast.gpu_model}.
+                ${typeof decision.ran_s === "number" ? html` It ran <strong class="num">${duration(decision.ran_s)}</strong>.` : " It has not ended yet."}</p>`
+            : html`<${Empty}>No prediction is recorded with this decision.<//>`}<//>
+        </div>`;
+    }}<//>`;
+}
+
+/** @param {{id: string, query: URLSearchParams}} props */
+export default function Decisions({ id, query }) {
+  return id ? html`<${One} id=${id} />` : html`<${List} query=${query} />`;
+}

@@ -1,0 +1,183 @@
+// @ts-check
+// Queue: jobs that wait or run, as a window on a list of any length; filters and order stand in the address.
+import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
+import { count, duration, plural, visible, words } from "../format.js";
+import { html } from "../html.js";
+import { keyOf } from "../live.js";
+import { Empty, JobState, Panel, Skeleton } from "../parts.js";
+import { jobPath, setQuery } from "../router.js";
+import { useMovingView, useView } from "../session.js";
+import { waited } from "../jobs.js";
+import { useTitle } from "../title.js";
+
+const ROW_PX = 34;
+const STEP = 20; // rows by which the window moves
+const MOST = 200; // rows in a window, as the server allows
+
+/** @type {{name: string, label: string, class: string, sort: string, down?: boolean}[]} `down`: the first click sorts the largest first */
+const COLUMNS = [
+  { name: "place", label: "Place", class: "number c-wide", sort: "place" },
+  { name: "job", label: "Job", class: "c-job", sort: "name" },
+  { name: "user", label: "User", class: "c-mid", sort: "user" },
+  { name: "type", label: "Type", class: "c-wide c-type", sort: "type" },
+  { name: "state", label: "State", class: "", sort: "state" },
+  { name: "why", label: "Why or where", class: "c-mid c-why", sort: "reason" },
+  { name: "gpu_count", label: "GPUs", class: "number c-mid", sort: "gpu_count", down: true },
+  { name: "priority", label: "Priority", class: "number c-wide", sort: "priority", down: true },
+  { name: "wait_s", label: "Waited", class: "number", sort: "wait_s", down: true },
+];
+
+/** @param {string} text @param {number} wait_ms */
+function useLate(text, wait_ms) {
+  const [late, setLate] = useState(text);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(text), wait_ms);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return late;
+}
+
+/** The filter in the server's words, from the address' parameters. @param {URLSearchParams} query */
+export function filterOf(query) {
+  const parts = [];
+  for (const name of ["state", "reason", "user", "type"]) {
+    const value = query.get(name);
+    if (value) parts.push(`${name}:${value}`);
+  }
+  return [...parts, ...(query.get("q") ?? "").split(/\s+/)].filter(Boolean).join(" ");
+}
+
+/** @param {{query: URLSearchParams, counts: any}} props */
+function Filters({ query, counts }) {
+  const [text, setText] = useState(query.get("q") ?? "");
+  const late = useLate(text, 150);
+  useEffect(() => {
+    if (late.trim() !== (query.get("q") ?? "")) setQuery({ q: late.trim() });
+  }, [late]);
+  const address = query.get("q") ?? "";
+  useEffect(() => setText(address), [address]);
+  const numbers = (/** @type {string} */ group, /** @type {string} */ name) => (counts?.[group]?.[name] ? ` (${count(counts[group][name])})` : "");
+  const select = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ all, /** @type {string[]} */ values) => html`<label class="field inline"><span>${label}</span>
+    <select value=${query.get(name) ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ [name]: event.target.value })}>
+      <option value="">${all}</option>
+      ${[...new Set([...values, query.get(name) ?? ""])].filter(Boolean).map((value) => html`<option key=${value} value=${value}>${words(value) === "pending" ? "waiting" : words(value)}${numbers(name, value)}</option>`)}
+    </select></label>`;
+  const any = ["q", "state", "reason", "user", "type"].some((name) => query.get(name));
+  return html`<form class="filters" role="search" aria-label="Filter the jobs" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
+    <label class="field inline grow"><span>Name or id</span>
+      <input type="search" value=${text} placeholder="press / to search" onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
+    ${select("state", "State", "all", ["pending", "running", "succeeded", "failed", "cancelled"])}
+    ${select("reason", "Reason", "any", Object.keys(counts?.reason ?? {}))}
+    <label class="field inline"><span>User</span>
+      <input type="text" class="short" spellcheck=${false} value=${query.get("user") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ user: event.target.value.trim() })} /></label>
+    ${any && html`<button type="button" onClick=${() => setQuery({ q: "", state: "", reason: "", user: "", type: "" })}>Clear</button>`}
+  </form>`;
+}
+
+/** @param {any} job */
+function whyOrWhere(job) {
+  if (job.state === "pending") return job.reason ? words(job.reason) : "";
+  const gpus = job.gpus ?? [];
+  return job.gpu_count > 2 && gpus.length ? `${gpus[0]} and ${count(job.gpu_count - 1)} more` : gpus.join(", ");
+}
+
+/** @param {{job: any, index: number, active: boolean, now_s: number | null, onFocus: () => void}} props */
+function Row({ job, index, active, now_s, onFocus }) {
+  return html`<tr aria-rowindex=${index + 2} data-index=${index}>
+    <td class="number c-wide num">${job.place ? count(job.place) : ""}</td>
+    <th scope="row" class="c-job"><a href=${jobPath(job.id)} tabindex=${active ? 0 : -1} onFocus=${onFocus}>${job.id}</a> <span class="quiet" title=${visible(job.name)}><bdi>${visible(job.name)}</bdi></span></th>
+    <td class="c-mid">${job.user}</td>
+    <td class="c-wide">${words(job.type)}</td>
+    <td><${JobState} state=${job.state} /></td>
+    <td class="c-mid c-why" title=${visible(job.message)}>${whyOrWhere(job)}</td>
+    <td class="number c-mid num">${count(job.gpu_count)}</td>
+    <td class="number c-wide num">${typeof job.priority === "number" ? job.priority.toFixed(2) : "–"}</td>
+    <td class="number num">${duration(waited(job, now_s))}</td>
+  </tr>`;
+}
+
+/** @param {{query: URLSearchParams}} props */
+export default function Queue({ query }) {
+  useTitle("Queue");
+  const filter = filterOf(query);
+  const sort = query.get("sort") ?? "";
+  const box = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const [top, setTop] = useState(0);
+  const [height, setHeight] = useState(600);
+  const [active, setActive] = useState(0);
+  const move = useRef(false);
+  const rowsSeen = Math.ceil(height / ROW_PX);
+  const size = Math.min(MOST, Math.ceil((rowsSeen + 2 * STEP) / STEP) * STEP);
+  const from = useLate(String(Math.max(0, Math.floor((top / ROW_PX - STEP) / STEP) * STEP)), 40);
+  const view = useMovingView(keyOf("queue", { count: size, filter, from: Number(from), sort }));
+  const data = view.data;
+  const now_s = useView("head").data?.time_s ?? null;
+  const total = data?.total ?? 0;
+
+  useEffect(() => {
+    if (box.current) box.current.scrollTop = 0;
+    setActive(0);
+  }, [filter, sort]);
+  useEffect(() => {
+    if (!box.current) return undefined;
+    const watch = new ResizeObserver(() => setHeight(box.current?.clientHeight ?? 600));
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, [data === null]);
+  useLayoutEffect(() => {
+    if (!move.current) return;
+    const link = box.current?.querySelector(`tr[data-index="${active}"] a`);
+    if (!(link instanceof HTMLElement)) return;
+    move.current = false;
+    link.focus({ preventScroll: true });
+  });
+
+  /** @param {KeyboardEvent} event */
+  const onKey = (event) => {
+    const steps = /** @type {Record<string, number>} */ ({ ArrowDown: 1, ArrowUp: -1, PageDown: rowsSeen - 2, PageUp: 2 - rowsSeen, Home: -total, End: total });
+    const step = steps[event.key];
+    if (step === undefined || event.ctrlKey || event.altKey || event.metaKey || !box.current || !total) return;
+    event.preventDefault();
+    const next = Math.min(total - 1, Math.max(0, active + step));
+    const at = next * ROW_PX;
+    if (at < box.current.scrollTop) box.current.scrollTop = at;
+    else if (at > box.current.scrollTop + height - 3 * ROW_PX) box.current.scrollTop = at - height + 3 * ROW_PX;
+    move.current = true;
+    setActive(next);
+  };
+
+  /** @param {{sort: string, down?: boolean}} column */
+  const order = (column) => {
+    const here = sort.replace("-", "") === column.sort;
+    const down = here ? !sort.startsWith("-") : (column.down ?? false);
+    setQuery({ sort: (down ? "-" : "") + column.sort });
+  };
+  const first = data?.from ?? 0;
+  const rows = data?.rows ?? [];
+  const stop = active >= first && active < first + rows.length ? active : first;
+  return html`<h1>Queue</h1>
+    <${Filters} query=${query} counts=${data?.counts} />
+    <${Panel} title="Jobs" view=${view} class="queue"
+      tools=${data && html`<span class="num quiet" role="status">${plural(total, "job")}${filter && data.counts?.state ? ` of ${count((data.counts.state.pending ?? 0) + (data.counts.state.running ?? 0))}` : ""}</span>`}>
+      ${!data
+        ? html`<${Skeleton} what="The queue" rows=${8} />`
+        : html`<div class=${`queue-box ${view.moving ? "moving" : ""}`} ref=${box} tabindex=${total ? -1 : 0} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)} onKeyDown=${onKey}>
+            <table aria-rowcount=${total + 1} aria-label="Jobs that wait or run">
+              <thead><tr aria-rowindex=${1}>
+                ${COLUMNS.map((column) => {
+                  const here = sort.replace("-", "") === column.sort || (!sort && column.sort === "place");
+                  const down = sort.startsWith("-");
+                  return html`<th key=${column.name} scope="col" class=${column.class} aria-sort=${here ? (down ? "descending" : "ascending") : undefined}>
+                    <button type="button" onClick=${() => order(column)}>${column.label}<span aria-hidden="true">${here ? (down ? " ↓" : " ↑") : ""}</span></button></th>`;
+                })}
+              </tr></thead>
+              <tbody>
+                ${first > 0 && html`<tr key="before" aria-hidden="true"><td style=${{ height: `${first * ROW_PX}px`, padding: 0 }}></td></tr>`}
+                ${rows.map((/** @type {any} */ job, /** @type {number} */ index) => job && html`<${Row} key=${job.id} job=${job} index=${first + index} active=${first + index === stop} now_s=${now_s} onFocus=${() => setActive(first + index)} />`)}
+                ${first + rows.length < total && html`<tr key="after" aria-hidden="true"><td style=${{ height: `${(total - first - rows.length) * ROW_PX}px`, padding: 0 }}></td></tr>`}
+              </tbody>
+            </table>
+            ${total === 0 && html`<${Empty}>${filter ? "No job fits the filter." : "No job waits or runs."}<//>`}
+          </div>`}
+    <//>`;
+}

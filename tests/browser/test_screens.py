@@ -1,0 +1,342 @@
+"""What one does on the screens: filter ten thousand jobs, ask why by keyboard alone, cancel, submit, read the Gantt."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Watched
+from tests.browser.fake_page_server import TOKEN, FakePageServer, fake_page_server
+from tests.browser.made_up_cluster import Cluster
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+
+def focused(page: Any) -> str:
+    """The text, label or name of what has the focus."""
+    return str(page.evaluate("(document.activeElement.innerText || document.activeElement.name || '').trim()"))
+
+
+def tab_to(page: Any, text: str, limit: int = 60) -> None:
+    """Presses Tab until that has the focus, which must be visible."""
+    for _ in range(limit):
+        page.keyboard.press("Tab")
+        if focused(page).startswith(text):
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+            return
+    pytest.fail(f"{text!r} can't be reached by Tab")
+
+
+def test_keyboard_only_from_login_to_why_a_job_waits(watched: Callable[..., Watched]) -> None:
+    with fake_page_server(login=True) as server:
+        tab = watched(server.url)
+        tab.allowed.append("status of 401")
+        page = tab.open("/")
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.name") == "token":
+                break
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").filter(has_text="this token is not known").wait_for()
+        page.keyboard.press("Control+A")
+        page.keyboard.type(TOKEN)
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="What needs you").wait_for()
+        tab_to(page, "Queue")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Queue").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("job-26")
+        page.get_by_text("1 job of 140").wait_for()
+        tab_to(page, "job-26")
+        page.keyboard.press("Enter")
+
+        page.get_by_role("region", name="Why it waits").get_by_text("no such GPU is free").wait_for()
+        assert page.get_by_text("in 3\u202fm 00\u202fs to 9\u202fm 00\u202fs").count() == 1
+        # No token is kept where a script could read it.
+        assert TOKEN not in page.evaluate(
+            "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+        )
+
+
+def test_ten_thousand_jobs_are_a_window(watched: Callable[..., Watched]) -> None:
+    with fake_page_server(Cluster(waiting=10_000)) as server:
+        page = watched(server.url).open("/queue")
+        page.get_by_text("10,020 jobs").wait_for()
+        assert page.locator("tbody tr").count() < 120
+
+        page.get_by_role("row", name="job-21").get_by_role("link").focus()
+        page.keyboard.press("End")
+        page.get_by_role("row", name="job-20 ").get_by_role("link").wait_for()
+        page.locator('tr[data-index="10019"] a:focus').wait_for()
+        assert page.locator("tbody tr").count() < 120
+        page.keyboard.press("ArrowUp")
+        page.locator('tr[data-index="10018"] a:focus').wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Cancel job").wait_for()
+
+
+def test_filter_and_order_stand_in_the_address(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    tab = watched(server.url)
+    page = tab.open("/queue")
+    page.get_by_role("button", name="Waited").click()
+    page.locator('th[aria-sort="descending"]').filter(has_text="Waited").wait_for()
+    page.get_by_label("State").select_option("pending")
+    page.get_by_label("Name or id").fill("resnet50")
+    page.wait_for_url("**/queue?q=resnet50&sort=-wait_s&state=pending")
+    other = page.locator("tbody tr:not([aria-hidden])").filter(has_not_text="resnet50").first
+    other.wait_for(state="detached")
+    before = page.locator("tbody").inner_text()
+
+    tab.open("/queue?q=resnet50&sort=-wait_s&state=pending")
+    assert page.locator("tbody").inner_text() == before
+    assert "resnet50" in before
+    assert page.get_by_label("Name or id").input_value() == "resnet50"
+
+
+def test_cancel_asks_first_and_tells_a_refusal(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    tab = watched(server.url)
+    tab.allowed.append("status of 403")
+    page = tab.open("/jobs/job-26")
+    page.get_by_role("button", name="Cancel job").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    assert server.actions == []
+
+    server.failing["cancel"] = (403, "job-26 is not yours")
+    page.get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").get_by_role("alert").filter(has_text="job-26 is not yours").wait_for()
+    server.failing.clear()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").wait_for(state="detached")
+    assert server.actions == [("cancel", {"job_id": "job-26"})]
+
+
+def test_a_policy_is_set_only_after_its_name_was_typed(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/policies")
+    page.get_by_role("button", name="Let it decide fcfs").click()
+    act = page.get_by_role("dialog").get_by_role("button", name="Set policy")
+    assert act.is_disabled()
+    page.get_by_role("dialog").get_by_role("textbox").fill("fcfs")
+    act.click()
+    page.get_by_role("dialog").wait_for(state="detached")
+    assert server.actions == [("policy", {"policy": "fcfs"})]
+
+
+def test_the_form_submits_what_its_command_line_says(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/submit")
+    page.get_by_label("Name").fill('it\'s "mine"')
+    page.get_by_role("textbox", name="GPUs", exact=True).fill("two")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_text("a whole number from 1 to 1024").wait_for()
+    assert server.actions == []
+    page.get_by_role("textbox", name="GPUs", exact=True).fill("2")
+    page.get_by_label("GPU memory").fill("15,000 MiB")
+    page.get_by_label("CPU cores").fill("8")
+    page.get_by_label("Time limit").fill("1h30m")
+    page.get_by_label("t4", exact=True).check()
+    page.get_by_label("it may be stopped").check()
+    page.get_by_label("Command", exact=True).fill("python train.py --note 'a b'")
+
+    line = page.get_by_role("group", name="Command line").inner_text()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/jobs/job-9001")
+
+    assert shlex.split(line) == [
+        *("adlro", "submit", "--type", "machine_learning", "--name", 'it\'s "mine"', "--gpus", "2"),
+        *("--gpu-model", "t4", "--cores", "8", "--gpu-memory", "15000MiB", "--time-limit", "5400", "--preemptible"),
+        *("--", "python", "train.py", "--note", "a b"),
+    ]
+    [(name, content)] = server.actions
+    assert name == "submit"
+    assert content["job"] | {"expected_runtime": None} == {
+        "name": "it's \"mine\"", "job_type": "machine_learning", "application": "", "priority": 0.5, "gpu_count": 2,
+        "gpu_models": ["t4"], "max_node_count": 0, "cpu_cores": 8, "memory_mib": 0, "gpu_memory_mib": 15_000,
+        "time_limit_s": 5_400, "expected_runtime": None, "preemptible": {"restart_s": 0, "lost_s": 0},
+        "shareable": False, "argv": ["python", "train.py", "--note", "a b"], "image": "",
+    }  # fmt: skip
+
+
+def test_the_map_is_one_stop_for_tab_and_arrows_go_on(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/")
+    assert page.locator('.heatmap button[tabindex="0"]').count() == 1
+    page.locator('.heatmap button[tabindex="0"]').focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.locator(".inspector strong").get_by_text("v100-1/0").wait_for()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/gpus/v100-1%2F0")
+    page.get_by_role("heading", name="v100-1/0").wait_for()
+
+
+# --- the Gantt's canvas ---
+
+
+def colour_at(page: Any, time_s: float, row_top: float) -> list[int]:
+    """The canvas' pixel at a time, and so many CSS pixels below the axis."""
+    return list(
+        page.evaluate(
+            """([time_s, top]) => {
+  const canvas = document.querySelector(".gantt canvas");
+  const [from_s, to_s] = [Number(canvas.dataset.fromS), Number(canvas.dataset.toS)];
+  const scale = canvas.width / canvas.clientWidth;
+  const x = 92 + ((time_s - from_s) / (to_s - from_s)) * (canvas.clientWidth - 92);
+  return [...canvas.getContext("2d").getImageData(x * scale, (22 + top) * scale, 1, 1).data.slice(0, 3)];
+}""",
+            [time_s, row_top],
+        )
+    )
+
+
+def tone(page: Any, name: str) -> list[int]:
+    """A colour of the style sheet as a pixel."""
+    text = page.evaluate("(name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()", name)
+    return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+class TwoBars(Cluster):
+    """One bar on the second GPU, and a failed one on the first node's third."""
+
+    def gantt(self, query: dict[str, str]) -> dict[str, Any]:
+        answer = super().gantt(query)
+        bars = {
+            "gpu": [1, 2],
+            "start_s": [self.now_s - 2_000, self.now_s - 1_500],
+            "end_s": [self.now_s - 1_000, self.now_s - 500],
+            "job": ["job-1", "job-2"],
+            "name": ["one", "two"],
+            "user": ["ada", "bob"],
+            "type": ["simulation", "machine_learning"],
+            "outcome": ["succeeded", "failed"],
+            "differs": [0, 1],
+        }
+        return answer | {"bars": bars, "occupancy": None, "bar_count": 2, "left_out": 0}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_bar_stands_at_its_place_in_its_colour(scheme: str, watched: Callable[..., Watched]) -> None:
+    cluster = TwoBars()
+    with fake_page_server(cluster) as server:
+        tab = watched(server.url, color_scheme=scheme, device_scale_factor=2)
+        tab.allowed.append("Multiple readback operations")  # by this test itself
+        page = tab.open("/gantt")
+        page.locator(".gantt canvas[data-draw-ms]").wait_for()
+        now_s, row = cluster.now_s, 18
+        second, third = 20 + row + row / 2, 20 + 2 * row + row / 2  # below the node's own row
+
+        # Types in alphabetical order take the colours in turn.
+        assert colour_at(page, now_s - 1_600, second) == tone(page, "--tone-2")
+        assert colour_at(page, now_s - 900, second) == tone(page, "--panel")
+        assert colour_at(page, now_s - 1_000, third) == tone(page, "--tone-1")
+        # A failed bar ends in a dark edge: not told by the bar's colour alone.
+        assert colour_at(page, now_s - 505, third) == tone(page, "--bad")
+        assert page.get_by_role("row", name="job-2 two").get_by_text("failed").count() == 1
+
+        page.get_by_role("button", name="Fold all").click()
+        page.get_by_role("button", name="Unfold all").wait_for()
+        page.wait_for_timeout(100)
+        # One of four GPUs was taken: the lowest quarter of the node's row.
+        assert colour_at(page, now_s - 1_900, 17) != tone(page, "--panel")
+        assert colour_at(page, now_s - 1_900, 4) == tone(page, "--panel")
+
+
+def test_keys_move_and_zoom_and_a_click_selects(watched: Callable[..., Watched]) -> None:
+    cluster = TwoBars()
+    with fake_page_server(cluster) as server:
+        page = watched(server.url).open("/gantt")
+        canvas = page.locator(".gantt canvas[data-draw-ms]")
+        canvas.wait_for()
+        page.locator(".gantt-box").focus()
+        page.keyboard.press("a")
+        page.get_by_role("button", name="Live", pressed=False).wait_for()
+        page.wait_for_url("**/gantt?from=*")
+        page.keyboard.press("w")
+        page.keyboard.press("Home")
+        page.get_by_role("button", name="Live", pressed=True).wait_for()
+
+        page.wait_for_timeout(200)
+        box = canvas.bounding_box()
+        share = page.evaluate(
+            """(time_s) => {
+              const { fromS, toS } = document.querySelector(".gantt canvas").dataset;
+              return (time_s - fromS) / (toS - fromS);
+            }""",
+            cluster.now_s - 1_500,
+        )
+        page.mouse.click(box["x"] + 92 + share * (box["width"] - 92), box["y"] + 22 + 20 + 18 + 9)
+        page.get_by_role("region", name="Bars of job-1", exact=True).wait_for()
+
+
+def test_a_trace_of_the_view_can_be_saved(watched: Callable[..., Watched], tmp_path: Path) -> None:
+    with fake_page_server(TwoBars()) as server:
+        page = watched(server.url).open("/gantt")
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Save as Chrome trace").click()
+        download.value.save_as(tmp_path / "trace.json")
+
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    bars = [each for each in events if each["ph"] == "X"]
+    assert [(each["name"], each["dur"]) for each in bars] == [
+        ("job-2 two", 1_000_000_000),
+        ("job-1 one", 1_000_000_000),
+    ]
+    assert {each["args"]["name"] for each in events if each["ph"] == "M"} == {"v100-0", "v100-0/1", "v100-0/2"}
+
+
+def test_too_many_bars_are_shown_as_occupancy_and_it_is_said(watched: Callable[..., Watched]) -> None:
+    class Many(Cluster):
+        def gantt(self, query: dict[str, str]) -> dict[str, Any]:
+            return super().gantt(query | {"max_bars": "10"})
+
+    with fake_page_server(Many()) as server:
+        page = watched(server.url).open("/gantt")
+        page.get_by_text("shown is how many of each node's GPUs were taken").wait_for()
+        page.locator(".gantt canvas[data-draw-ms]").wait_for()
+        assert page.get_by_role("region", name="Bars in view").count() == 0
+
+
+def test_a_report_can_not_touch_the_session(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/reports")
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Open the whole report").click()
+    opened.value.wait_for_load_state()
+    assert opened.value.evaluate("window.origin") == "null"
+
+
+def test_colours_follow_the_system_and_the_switch(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    tab = watched(server.url, color_scheme="dark")
+    page = tab.open("/")
+    ground = "getComputedStyle(document.body.parentElement).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_label("Colours").select_option("light")
+    light = page.evaluate(ground)
+    assert light != dark
+    tab.open("/queue")
+    assert page.evaluate(ground) == light  # kept
+    page.get_by_label("Colours").select_option("system")
+    assert page.evaluate(ground) == dark
+
+
+def test_a_path_that_is_no_screen_says_so(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/nothing/here")
+    assert page.get_by_role("heading", name="No such page").count() == 1
+
+
+def test_a_screen_without_a_source_is_not_in_the_navigation(watched: Callable[..., Watched]) -> None:
+    class Few(Cluster):
+        def me(self, *, users_known: bool) -> dict[str, Any]:
+            return super().me(users_known=users_known) | {"screens": ["cluster", "queue"], "actions": []}
+
+    with fake_page_server(Few()) as server:
+        tab = watched(server.url)
+        page = tab.open("/jobs/job-2")
+        assert page.get_by_role("navigation").get_by_role("link").all_inner_texts() == ["Cluster", "Queue"]
+        assert page.get_by_role("button", name="Cancel job").count() == 0
+        assert page.get_by_role("link", name="Decision").count() == 0
