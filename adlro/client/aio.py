@@ -17,7 +17,15 @@ import grpc
 from adlro.client import calls
 from adlro.client.channels import AsyncChannels
 from adlro.client.endpoints import Endpoints, ServiceName
-from adlro.client.follow import FinalJobs, Follow, FollowJobs, FollowLog, follow_cluster_state, follow_decisions
+from adlro.client.follow import (
+    FinalJobs,
+    Follow,
+    FollowJobs,
+    FollowLog,
+    follow_cluster_state,
+    follow_decisions,
+    follow_status,
+)
 from adlro.client.found import found_credentials
 from adlro.client.programs import Word, job_id_of, log_stream_of, program_spec, requeued_spec
 from adlro.client.transport import (
@@ -293,6 +301,17 @@ class AsyncClient:
                 return found
             self._leave(ServiceName.ORCHESTRATOR, channel)
         return await self._run(calls.status())
+
+    async def watch_status(self, min_interval_s: float = 0.0) -> AsyncIterator[OrchestratorStatus]:
+        """Yields the state of the acting orchestrator, now and when it has changed.
+
+        Without a change it comes again after 10 seconds: a stream that is silent for longer is broken.
+
+        Args:
+            min_interval_s: smallest time between two, at least 0.1; 0: 0.5.
+        """
+        async for status in self._follow(follow_status(min_interval_s)):
+            yield status
 
     async def policies(self) -> tuple[OfferedPolicy, ...]:
         """Returns the policies of the orchestrator."""

@@ -14,6 +14,7 @@ from adlro.records.decisions import Decision
 from adlro.records.jobs import Job
 from adlro.records.matrices import ClusterState
 from adlro.records.payloads import LogChunk, LogStream
+from adlro.records.status import OrchestratorStatus
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter
 from adlro.v1 import (
     decompose_service_pb2,
@@ -22,7 +23,13 @@ from adlro.v1 import (
     orchestrator_service_pb2,
     orchestrator_service_pb2_grpc,
 )
-from adlro.wire import chunk_from_proto, cluster_state_from_proto, decision_from_proto, job_event_from_proto
+from adlro.wire import (
+    chunk_from_proto,
+    cluster_state_from_proto,
+    decision_from_proto,
+    job_event_from_proto,
+    status_from_proto,
+)
 
 T = TypeVar("T")
 
@@ -176,6 +183,17 @@ def follow_decisions(history: int) -> Follow[Decision]:
         "WatchDecisions",
         request,
         read,
+    )
+
+
+def follow_status(min_interval_s: float) -> Follow[OrchestratorStatus]:
+    """WatchStatus."""
+    return Follow(
+        ServiceName.ORCHESTRATOR,
+        orchestrator_service_pb2_grpc.OrchestratorServiceStub,
+        "WatchStatus",
+        lambda: orchestrator_service_pb2.WatchStatusRequest(min_interval_s=min_interval_s),
+        lambda message: status_from_proto(message.status),
     )
 
 

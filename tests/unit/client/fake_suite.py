@@ -92,6 +92,9 @@ class FakeSuite:
         self.preemption_min_run_s: float | None = None
         self.fallbacks: dict[Any, int] = {}
         self.decisions_by_basis: dict[Any, int] = {}
+        self.event_lag: orchestrator_service_pb2.EventLag | None = None
+        self.waiting_by_reason: dict[Any, int] = {}
+        self.gpu_models: list[orchestrator_service_pb2.GpuModelFigures] = []
         self.deciding_basis: Any = orchestrator_service_pb2.DECISION_BASIS_POLICY
         self.drained: list[str] = []
         self.drain_reasons: dict[str, str] = {}
@@ -469,6 +472,11 @@ class _Services:
 
     # OrchestratorService
 
+    def do_WatchStatus(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield orchestrator_service_pb2.WatchStatusResponse(status=self.do_GetStatus(request))
+        with self.suite.condition:
+            self.suite.condition.wait_for(lambda: not context.is_active(), 5)
+
     def do_GetStatus(self, _request: Any) -> Any:
         states = Counter(job.state for job in self.suite.jobs.values())
         return orchestrator_service_pb2.GetStatusResponse(
@@ -493,6 +501,12 @@ class _Services:
             if self.suite.shadow
             else None,
             wait_ratio=20,
+            event_lag=self.suite.event_lag,
+            waiting_by_reason=[
+                orchestrator_service_pb2.PendingReasonCount(reason=reason, count=count)
+                for reason, count in self.suite.waiting_by_reason.items()
+            ],
+            gpu_models=self.suite.gpu_models,
             deciding_policy="hold_gang" if self.suite.policy_problem else self.suite.policy,
             deciding_basis=orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE
             if self.suite.policy_problem

@@ -73,7 +73,7 @@ WITHOUT_RECORD = {
     # what decompose is asked, and answers beside predictions
     "BundleVariable", "ClusterBundle", "Decomposition", "GpuSample", "JobPrediction", "Record",
     # counts by what a decision rests on: mappings in a record
-    "BasisCount", "FallbackCount",
+    "BasisCount", "FallbackCount", "JobTypeCount", "PendingReasonCount",
     # parts of others
     "GpuShare", "Placement", "NormalizedColumn", "StatePlane",
 }  # fmt: skip
