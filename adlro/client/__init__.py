@@ -43,6 +43,7 @@ from adlro.records.jobs import (
     SimulatedWork,
 )
 from adlro.records.matrices import (
+    ClusterPlanes,
     ClusterState,
     GpuDrift,
     GpuState,
@@ -81,6 +82,7 @@ __all__ = [
     "ClockMode",
     "Cluster",
     "ClusterDescription",
+    "ClusterPlanes",
     "ClusterState",
     "Container",
     "Credentials",

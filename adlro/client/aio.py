@@ -22,6 +22,7 @@ from adlro.client.follow import (
     Follow,
     FollowJobs,
     FollowLog,
+    follow_cluster_planes,
     follow_cluster_state,
     follow_decisions,
     follow_status,
@@ -45,7 +46,7 @@ from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobSpec, JobState
-from adlro.records.matrices import ClusterState, Telemetry
+from adlro.records.matrices import ClusterPlanes, ClusterState, Telemetry
 from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
@@ -259,9 +260,20 @@ class AsyncClient:
         """Returns the nodes and GPUs of a cluster; without a name, of the default cluster."""
         return await self._run(calls.cluster(name))
 
-    async def telemetry(self, cluster: str = "", *, window_s: float = 0.0, max_blocks: int = 0) -> Telemetry:
-        """Returns the newest sample of every GPU, and the blocks of the last `window_s` seconds of wall time."""
-        return await self._run(calls.telemetry(cluster, window_s, max_blocks))
+    async def telemetry(
+        self,
+        cluster: str = "",
+        *,
+        window_s: float = 0.0,
+        max_blocks: int = 0,
+        gpu_ids: Sequence[str] = (),
+        step_s: float = 0.0,
+    ) -> Telemetry:
+        """Returns the newest sample of every GPU, and the blocks of the last `window_s` seconds of wall time.
+
+        With `gpu_ids` only of these GPUs; with `step_s` the window is one block, with the means of each step.
+        """
+        return await self._run(calls.telemetry(cluster, window_s, max_blocks, gpu_ids, step_s))
 
     async def cluster_state(self, cluster: str = "") -> ClusterState:
         """Returns the GPU matrix: the newest value of each metric of each GPU."""
@@ -271,6 +283,17 @@ class AsyncClient:
         """Yields the GPU matrix, now and after each change."""
         async for state in self._follow(follow_cluster_state(cluster, min_interval_s)):
             yield state
+
+    async def cluster_planes(self, cluster: str = "") -> ClusterPlanes:
+        """Returns the GPU matrix in short: each metric of each GPU in steps of 1/254 of its range."""
+        return await self._run(calls.cluster_planes(cluster))
+
+    async def watch_cluster_planes(
+        self, cluster: str = "", min_interval_s: float = 0.0
+    ) -> AsyncIterator[ClusterPlanes]:
+        """Yields the GPU matrix in short, now and after each change: 5 kB a change for 1,024 GPUs."""
+        async for planes in self._follow(follow_cluster_planes(cluster, min_interval_s)):
+            yield planes
 
     async def predict(
         self,

@@ -12,7 +12,7 @@ from adlro.client.endpoints import ServiceName
 from adlro.errors import AdlroError, DeadlineExceeded, NotFound, OutOfRange, Unavailable
 from adlro.records.decisions import Decision
 from adlro.records.jobs import Job
-from adlro.records.matrices import ClusterState
+from adlro.records.matrices import ClusterPlanes, ClusterState
 from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.status import OrchestratorStatus
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter
@@ -24,6 +24,7 @@ from adlro.v1 import (
     orchestrator_service_pb2_grpc,
 )
 from adlro.wire import (
+    PlanesAssembly,
     chunk_from_proto,
     cluster_state_from_proto,
     decision_from_proto,
@@ -205,6 +206,22 @@ def follow_cluster_state(cluster: str, min_interval_s: float) -> Follow[ClusterS
         "WatchClusterState",
         lambda: decompose_service_pb2.WatchClusterStateRequest(cluster=cluster, min_interval_s=min_interval_s),
         lambda message: cluster_state_from_proto(message.state),
+    )
+
+
+def follow_cluster_planes(cluster: str, min_interval_s: float) -> Follow[ClusterPlanes]:
+    """WatchClusterState with the view PLANES; each stream begins with whole planes."""
+    assembly = PlanesAssembly()
+    return Follow(
+        ServiceName.DECOMPOSE,
+        decompose_service_pb2_grpc.DecomposeServiceStub,
+        "WatchClusterState",
+        lambda: decompose_service_pb2.WatchClusterStateRequest(
+            cluster=cluster,
+            min_interval_s=min_interval_s,
+            view=decompose_service_pb2.CLUSTER_STATE_VIEW_PLANES,
+        ),
+        lambda message: calls.read_planes(assembly, message),
     )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 DEFAULT_INTERVAL_S, LEAST_INTERVAL_S = 0.5, 0.1
 ALIVE_S = 10.0
@@ -32,7 +33,7 @@ class StatusFeed:
         self._working: asyncio.Task[None] | None = None
 
     async def watch(
-        self, interval_s: float, ended: asyncio.Future[object], refuse: Callable[[], None]
+        self, interval_s: float, ended: asyncio.Future[Any], refuse: Callable[[], None]
     ) -> AsyncIterator[bytes]:
         """Yields the encoded status: now, when it has changed, and after ALIVE_S without a change.
 
@@ -60,7 +61,7 @@ class StatusFeed:
                 self._working.cancel()
                 self._working = None
 
-    async def _wait_for_news(self, told: bytes, until: float, ended: asyncio.Future[object]) -> None:
+    async def _wait_for_news(self, told: bytes, until: float, ended: asyncio.Future[Any]) -> None:
         """Returns when the status differs from `told`, at `until`, or when the stream ends."""
         while not ended.done():
             self._work()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -22,7 +23,9 @@ from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailabl
 from adlro.placement import Placement
 from adlro.records.events import Capabilities, ClockMode
 from adlro.records.jobs import Job, JobSpec, JobState, JobType, PendingReason
+from adlro.records.matrices import DriftSummary, GpuDrift, MixDrift
 from adlro.v1 import job_pb2, orchestrator_service_pb2
+from adlro.wire import PlanesNow
 from tests.unit.client.fake_suite import FakeSuite
 
 Run = Callable[..., Any]
@@ -373,6 +376,17 @@ def test_status_and_queue_name_who_decides_and_how_often(suite: FakeSuite, adlro
     assert "policy sjf (overdue: the limit on waits decides)" in " ".join(adlro("queue").stderr.split())
     found = json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]
     assert found["decisions_by_basis"] == {"policy": 900, "margin": 73, "overdue": 12, "late": 3, "out_of_range": 12}
+
+
+def test_gpus_says_which_are_slower_and_what_is_chance(suite: FakeSuite, adlro: Run) -> None:
+    assert "drift" not in adlro("gpus").stdout, "of a decompose of an earlier release"
+    gpus = tuple((f"volta-0/{number}", "volta-0", "v100_sxm2") for number in range(4))
+    drifts = {1: GpuDrift(1.0, True, 0.8, 40), 2: GpuDrift(0.995, False, 0.97, 40)}
+    suite.planes = PlanesNow("default", 1, None, gpus, {}, {}, drifts, DriftSummary(MixDrift(), 1, 2, 0.04))
+    shown = " ".join(adlro("gpus").stdout.split())
+    assert "drift 1 slower than their model: volta-0/1 (80%) of its speed; 1 suspected, about 0.04 by chance" in shown
+    suite.planes = replace(suite.planes, drifts={}, summary=DriftSummary())
+    assert "drift" not in adlro("gpus").stdout
 
 
 def test_status_says_in_words_how_far_it_is_behind_and_what_jobs_wait_for(suite: FakeSuite, adlro: Run) -> None:

@@ -47,11 +47,13 @@ from adlro.v1 import (
     telemetry_service_pb2_grpc,
 )
 from adlro.wire import (
+    PlanesNow,
     chunk_to_proto,
     clock_to_proto,
     cluster_to_proto,
     description_to_proto,
     job_to_proto,
+    planes_to_proto,
     spec_from_proto,
 )
 
@@ -92,6 +94,7 @@ class FakeSuite:
         self.preemption_min_run_s: float | None = None
         self.fallbacks: dict[Any, int] = {}
         self.decisions_by_basis: dict[Any, int] = {}
+        self.planes: PlanesNow | None = None  # None: a decompose of an earlier release
         self.event_lag: orchestrator_service_pb2.EventLag | None = None
         self.waiting_by_reason: dict[Any, int] = {}
         self.gpu_models: list[orchestrator_service_pb2.GpuModelFigures] = []
@@ -441,7 +444,9 @@ class _Services:
         state.planes.add(metric=1, unit=1, raw_f32=raw, normalized_f32=raw)
         return state
 
-    def do_GetClusterState(self, _request: Any) -> Any:
+    def do_GetClusterState(self, request: Any) -> Any:
+        if request.view == decompose_service_pb2.CLUSTER_STATE_VIEW_PLANES and self.suite.planes is not None:
+            return decompose_service_pb2.GetClusterStateResponse(planes=planes_to_proto(self.suite.planes))
         return decompose_service_pb2.GetClusterStateResponse(state=self._state())
 
     def do_WatchClusterState(self, _request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
