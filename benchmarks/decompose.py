@@ -129,7 +129,7 @@ def show_drift(seed: int, count: int) -> Any:
     show(
         "A GPU at 0.8 of its speed, job noise as in `paper` (sigma 0.4)",
         result["gpu"],
-        {"flagged_within_20_jobs": "goal: flagged", "false_alarms_a_look": "goal <= 0.01"},
+        {"suspected_within_20_jobs": "goal: suspected", "false_alarms_a_look": "goal <= 0.01"},
     )
     result["mix"] = drift.mix(seed, 300)
     show(

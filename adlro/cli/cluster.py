@@ -112,6 +112,8 @@ def _print_status(found: dict[str, Any]) -> None:
             f"jobs        {decides['running_count']} running, {decides['queue_length']} waiting,"
             f" {decides['waiting_for_begin_time_count']} before their begin time"
         )
+        for line in render.status_lines(decides):
+            console.print(f"            {line}")
         if unreadable := decides["unreadable_job_count"]:
             console.print(f"            [red]{unreadable} more have records that can't be read[/] (see the log)")
         if decides["drained_node_ids"]:

@@ -149,6 +149,25 @@ def read_gpus(client: Client) -> list[GpuView]:
     return gpu_views(cluster, running, telemetry, lost, drained, drain_reasons, conditions=conditions)
 
 
+def drift_text(client: Client) -> str:
+    """What is known of GPUs that are slower than their model, in a line; empty: nothing is."""
+    try:
+        planes = client.cluster_planes()
+    except AdlroError:  # the table needs ingest alone
+        return ""
+    summary = planes.drift_summary
+    flagged = {gpu_id: drift for gpu_id, drift in planes.drifts.items() if drift.flagged}
+    text = ""
+    if flagged:
+        names = ", ".join(f"{escape(gpu_id)} ({each.speed_ratio:.0%})" for gpu_id, each in list(flagged.items())[:5])
+        more = f" and {len(flagged) - 5} more" if len(flagged) > 5 else ""
+        text = f"[yellow]{len(flagged)} slower than their model: {names}{more} of its speed[/]"
+    if suspected := summary.suspected_count - len(flagged):
+        about = max(0.0, summary.suspected_by_chance_count)
+        text += f"{'; ' if text else ''}{suspected} suspected, about {about:.1g} by chance"
+    return text
+
+
 _STATE_STYLE = {"idle": "dim", "busy": "cyan", "drained": "yellow", "lost": "red"}
 
 
@@ -205,6 +224,8 @@ def gpus(
         console = stdout()
         if not watch:
             console.print(gpu_table(read_gpus(client), console.width))
+            if drift := drift_text(client):
+                console.print(f"[dim]drift[/] {drift}")
         elif not console.is_terminal:
             while True:
                 console.print(gpu_table(read_gpus(client), console.width))

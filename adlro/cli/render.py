@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from rich.table import Table
 
@@ -224,3 +225,33 @@ def job_table(
         }
         table.add_row(*(cells[name] for name in shown))
     return table
+
+
+def status_lines(status: dict[str, Any]) -> list[str]:
+    """What an orchestrator's document says of its jobs and GPUs, in lines; of lag first, where there is much.
+
+    A document of a server of an earlier release says nothing.
+    """
+    from adlro.records.status import LATE_EVENT_S
+
+    lines = []
+    lag = status["event_lag"]
+    if lag is not None and lag["oldest_unapplied_s"] >= LATE_EVENT_S:
+        age = seconds(lag["oldest_unapplied_s"])
+        lines.append(
+            f"[yellow]{lag['unapplied_count']} events behind the cluster, the oldest of {age} ago: these figures are "
+            "old[/]"
+        )
+    if status["launching_count"]:
+        lines.append(f"{status['launching_count']} of the running ones are being launched")
+    if reasons := status["waiting_by_reason"]:
+        texts = (f"{count} {reason.replace('_', ' ')}" for reason, count in reasons.items())
+        lines.append(f"waiting for: {', '.join(texts)}")
+    if models := status["gpu_models"]:
+        texts = (
+            f"{each['allocated_count']} of {each['gpu_count']} {escape(each['gpu_model'])}"
+            + (f" ({each['lost_count']} lost)" if each["lost_count"] else "")
+            for each in models
+        )
+        lines.append(f"GPUs allocated: {', '.join(texts)}")
+    return lines

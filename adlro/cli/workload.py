@@ -185,7 +185,10 @@ class JobStream:
                     continue
                 # Missed jobs are not submitted later. Only the first check decides that: during a wait the clock may
                 # pass the job's time by more than a gap that is shorter than the time between two checks.
-                if due_s is None or (first_look and due_s < clock.time_s - gap_s):
+                missed = due_s is not None and first_look and due_s < clock.time_s - gap_s
+                # A job is due at most a gap after the one before: the clock has gone back, as that of another suite.
+                went_back = due_s is not None and due_s > clock.time_s + gap_s
+                if due_s is None or missed or went_back:
                     due_s = clock.time_s + gap_s
                 first_look = False
                 if clock.time_s < due_s:

@@ -53,6 +53,7 @@ from adlro.records.jobs import (
     SimulatedWork,
 )
 from adlro.records.matrices import (
+    ClusterPlanes,
     ClusterState,
     GpuDrift,
     GpuState,
@@ -98,6 +99,7 @@ __all__ = [
     "Cluster",
     "ClusterCapacity",
     "ClusterDescription",
+    "ClusterPlanes",
     "ClusterState",
     "Container",
     "Credentials",

@@ -17,7 +17,16 @@ import grpc
 from adlro.client import calls
 from adlro.client.channels import AsyncChannels
 from adlro.client.endpoints import Endpoints, ServiceName
-from adlro.client.follow import FinalJobs, Follow, FollowJobs, FollowLog, follow_cluster_state, follow_decisions
+from adlro.client.follow import (
+    FinalJobs,
+    Follow,
+    FollowJobs,
+    FollowLog,
+    follow_cluster_planes,
+    follow_cluster_state,
+    follow_decisions,
+    follow_status,
+)
 from adlro.client.found import found_credentials
 from adlro.client.programs import Word, job_id_of, log_stream_of, program_spec, requeued_spec
 from adlro.client.transport import (
@@ -40,7 +49,7 @@ from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.history import AttemptHistory
 from adlro.records.identity import Identity
 from adlro.records.jobs import Job, JobSpec, JobState
-from adlro.records.matrices import ClusterState, Telemetry
+from adlro.records.matrices import ClusterPlanes, ClusterState, Telemetry
 from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
@@ -309,9 +318,20 @@ class AsyncClient:
         """Returns the nodes and GPUs of a cluster; without a name, of the default cluster."""
         return await self._run(calls.cluster(name))
 
-    async def telemetry(self, cluster: str = "", *, window_s: float = 0.0, max_blocks: int = 0) -> Telemetry:
-        """Returns the newest sample of every GPU, and the blocks of the last `window_s` seconds of wall time."""
-        return await self._run(calls.telemetry(cluster, window_s, max_blocks))
+    async def telemetry(
+        self,
+        cluster: str = "",
+        *,
+        window_s: float = 0.0,
+        max_blocks: int = 0,
+        gpu_ids: Sequence[str] = (),
+        step_s: float = 0.0,
+    ) -> Telemetry:
+        """Returns the newest sample of every GPU, and the blocks of the last `window_s` seconds of wall time.
+
+        With `gpu_ids` only of these GPUs; with `step_s` the window is one block, with the means of each step.
+        """
+        return await self._run(calls.telemetry(cluster, window_s, max_blocks, gpu_ids, step_s))
 
     async def cluster_state(self, cluster: str = "") -> ClusterState:
         """Returns the GPU matrix: the newest value of each metric of each GPU."""
@@ -321,6 +341,17 @@ class AsyncClient:
         """Yields the GPU matrix, now and after each change."""
         async for state in self._follow(follow_cluster_state(cluster, min_interval_s)):
             yield state
+
+    async def cluster_planes(self, cluster: str = "") -> ClusterPlanes:
+        """Returns the GPU matrix in short: each metric of each GPU in steps of 1/254 of its range."""
+        return await self._run(calls.cluster_planes(cluster))
+
+    async def watch_cluster_planes(
+        self, cluster: str = "", min_interval_s: float = 0.0
+    ) -> AsyncIterator[ClusterPlanes]:
+        """Yields the GPU matrix in short, now and after each change: 5 kB a change for 1,024 GPUs."""
+        async for planes in self._follow(follow_cluster_planes(cluster, min_interval_s)):
+            yield planes
 
     async def predict(
         self,
@@ -351,6 +382,17 @@ class AsyncClient:
                 return found
             self._leave(ServiceName.ORCHESTRATOR, channel)
         return await self._run(calls.status())
+
+    async def watch_status(self, min_interval_s: float = 0.0) -> AsyncIterator[OrchestratorStatus]:
+        """Yields the state of the acting orchestrator, now and when it has changed.
+
+        Without a change it comes again after 10 seconds: a stream that is silent for longer is broken.
+
+        Args:
+            min_interval_s: smallest time between two, at least 0.1; 0: 0.5.
+        """
+        async for status in self._follow(follow_status(min_interval_s)):
+            yield status
 
     async def policies(self) -> tuple[OfferedPolicy, ...]:
         """Returns the policies of the orchestrator."""

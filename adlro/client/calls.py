@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 
 from adlro.client.endpoints import ServiceName
+from adlro.errors import Unsupported
 from adlro.records.capacity import ClusterCapacity
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision, DecisionFilter, DecisionView
@@ -21,7 +22,7 @@ from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.history import AttemptHistory
 from adlro.records.identity import Identity
 from adlro.records.jobs import Job, JobSpec
-from adlro.records.matrices import ClusterState, Telemetry
+from adlro.records.matrices import ClusterPlanes, ClusterState, Telemetry
 from adlro.records.payloads import LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
@@ -40,6 +41,7 @@ from adlro.v1 import (
     telemetry_service_pb2_grpc,
 )
 from adlro.wire import (
+    PlanesAssembly,
     capacity_from_proto,
     clock_from_proto,
     cluster_from_proto,
@@ -240,14 +242,42 @@ def cluster(name: str) -> Call[Cluster]:
     )
 
 
-def telemetry(name: str, window_s: float, max_blocks: int) -> Call[Telemetry]:
+def telemetry(
+    name: str, window_s: float, max_blocks: int, gpu_ids: Sequence[str] = (), step_s: float = 0.0
+) -> Call[Telemetry]:
     """GetTelemetry."""
     return Call(
         ServiceName.INGEST,
         telemetry_service_pb2_grpc.TelemetryServiceStub,
         "GetTelemetry",
-        telemetry_service_pb2.GetTelemetryRequest(cluster=name, window_s=window_s, max_blocks=max_blocks),
+        telemetry_service_pb2.GetTelemetryRequest(
+            cluster=name, window_s=window_s, max_blocks=max_blocks, gpu_ids=gpu_ids, step_s=step_s
+        ),
         telemetry_from_proto,
+    )
+
+
+def read_planes(assembly: PlanesAssembly, answer: Any) -> ClusterPlanes:
+    """The planes of an answer or of a stream's message.
+
+    Raises:
+        Unsupported: decompose is of an earlier release.
+    """
+    if not answer.HasField("planes"):
+        raise Unsupported("decompose does not know the view PLANES: it is of an earlier release; use cluster_state")
+    return assembly.add(answer.planes)
+
+
+def cluster_planes(cluster: str) -> Call[ClusterPlanes]:
+    """GetClusterState with the view PLANES."""
+    return Call(
+        ServiceName.DECOMPOSE,
+        decompose_service_pb2_grpc.DecomposeServiceStub,
+        "GetClusterState",
+        decompose_service_pb2.GetClusterStateRequest(
+            cluster=cluster, view=decompose_service_pb2.CLUSTER_STATE_VIEW_PLANES
+        ),
+        lambda answer: read_planes(PlanesAssembly(), answer),
     )
 
 

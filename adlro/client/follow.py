@@ -12,8 +12,9 @@ from adlro.client.endpoints import ServiceName
 from adlro.errors import AdlroError, DeadlineExceeded, NotFound, OutOfRange, Unavailable
 from adlro.records.decisions import Decision, DecisionView
 from adlro.records.jobs import Job
-from adlro.records.matrices import ClusterState
+from adlro.records.matrices import ClusterPlanes, ClusterState
 from adlro.records.payloads import LogChunk, LogStream
+from adlro.records.status import OrchestratorStatus
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobView
 from adlro.v1 import (
     decompose_service_pb2,
@@ -22,7 +23,14 @@ from adlro.v1 import (
     orchestrator_service_pb2,
     orchestrator_service_pb2_grpc,
 )
-from adlro.wire import chunk_from_proto, cluster_state_from_proto, decision_from_proto, job_event_from_proto
+from adlro.wire import (
+    PlanesAssembly,
+    chunk_from_proto,
+    cluster_state_from_proto,
+    decision_from_proto,
+    job_event_from_proto,
+    status_from_proto,
+)
 
 T = TypeVar("T")
 
@@ -184,6 +192,17 @@ def follow_decisions(history: int, view: DecisionView) -> Follow[tuple[Decision,
     )
 
 
+def follow_status(min_interval_s: float) -> Follow[OrchestratorStatus]:
+    """WatchStatus."""
+    return Follow(
+        ServiceName.ORCHESTRATOR,
+        orchestrator_service_pb2_grpc.OrchestratorServiceStub,
+        "WatchStatus",
+        lambda: orchestrator_service_pb2.WatchStatusRequest(min_interval_s=min_interval_s),
+        lambda message: status_from_proto(message.status),
+    )
+
+
 def follow_cluster_state(cluster: str, min_interval_s: float) -> Follow[ClusterState]:
     """WatchClusterState."""
     return Follow(
@@ -192,6 +211,22 @@ def follow_cluster_state(cluster: str, min_interval_s: float) -> Follow[ClusterS
         "WatchClusterState",
         lambda: decompose_service_pb2.WatchClusterStateRequest(cluster=cluster, min_interval_s=min_interval_s),
         lambda message: cluster_state_from_proto(message.state),
+    )
+
+
+def follow_cluster_planes(cluster: str, min_interval_s: float) -> Follow[ClusterPlanes]:
+    """WatchClusterState with the view PLANES; each stream begins with whole planes."""
+    assembly = PlanesAssembly()
+    return Follow(
+        ServiceName.DECOMPOSE,
+        decompose_service_pb2_grpc.DecomposeServiceStub,
+        "WatchClusterState",
+        lambda: decompose_service_pb2.WatchClusterStateRequest(
+            cluster=cluster,
+            min_interval_s=min_interval_s,
+            view=decompose_service_pb2.CLUSTER_STATE_VIEW_PLANES,
+        ),
+        lambda message: calls.read_planes(assembly, message),
     )
 
 

@@ -260,7 +260,9 @@ class ClusterServer(pb_grpc.ClusterServiceServicer):
         if request.incarnation:
             log.check_incarnation(request.incarnation)
         async for batch in log.follow(request.after_revision):
-            yield batch_to_proto(batch)
+            message = batch_to_proto(batch)
+            message.newest_revision = log.told_revision
+            yield message
 
     async def AcknowledgeEvents(
         self, request: pb.AcknowledgeEventsRequest, context: Context

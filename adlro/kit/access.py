@@ -46,6 +46,7 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.DecomposeService/PredictRuntime": _READERS,
     "/adlro.v1.DecomposeService/Recall": _READERS,
     "/adlro.v1.OrchestratorService/GetStatus": _READERS,
+    "/adlro.v1.OrchestratorService/WatchStatus": _READERS,
     "/adlro.v1.OrchestratorService/ListPolicies": _READERS,
     "/adlro.v1.OrchestratorService/SetPolicy": _OPERATORS,
     "/adlro.v1.OrchestratorService/SetShadowPolicy": _OPERATORS,

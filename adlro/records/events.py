@@ -89,11 +89,15 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """The events of one moment, and the clock right after them."""
+    """The events of one moment, and the clock right after them.
+
+    `newest_revision`: of the newest event that the cluster could send then; 0: it does not tell.
+    """
 
     incarnation: str
     events: tuple[ClusterEvent, ...]
     clock: Clock
+    newest_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,16 @@ class Variable:
     index: int
 
 
+SUSPECTED = 0.99
+"""Score from which a GPU is suspected to be slower, or the mix of jobs counts as changed: 1 % of tests by chance."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuDrift:
-    """Whether a GPU is slower than its model; flagged at a false-alarm rate of 1 % per check.
+    """Whether a GPU is slower than its model; flagged at a false-alarm rate of 1 % per check of all GPUs together.
 
-    `speed_ratio` is its estimated speed relative to its model, from `job_count` finished jobs.
+    `score` is the share of healthy GPUs with a lower one; `speed_ratio` its estimated speed relative to its model, from
+    `job_count` finished jobs.
     """
 
     score: float = 0.0
@@ -105,7 +110,13 @@ class StatePlane:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """decompose's GPU matrix, GPUs in the order of the cluster's description."""
+    """decompose's GPU matrix, GPUs in the order of the cluster's description.
+
+    Attributes:
+        flagged_count: GPUs that are flagged as slower than their model.
+        suspected_count: GPUs with a score of at least 0.99; so many healthy ones have it by chance:
+            `suspected_by_chance_count`.
+    """
 
     cluster: str
     gpus: tuple[GpuState, ...]
@@ -113,8 +124,44 @@ class ClusterState:
     newest_sample_unix_s: float | None
     revision: int
     mix_drift: MixDrift = MixDrift()
+    flagged_count: int = 0
+    suspected_count: int = 0
+    suspected_by_chance_count: float = 0.0
 
     def value(self, metric: Metric, gpu_index: int) -> float:
         """The raw value of one metric of one GPU; NaN if it is unknown."""
         plane = self.planes.get(metric)
         return float(plane.raw[gpu_index]) if plane is not None else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSummary:
+    """The drift of a cluster; the fields are those of `ClusterState`."""
+
+    mix_drift: MixDrift = MixDrift()
+    flagged_count: int = 0
+    suspected_count: int = 0
+    suspected_by_chance_count: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlanes:
+    """decompose's GPU matrix in short: what a stream of planes has told so far.
+
+    Attributes:
+        gpus: (gpu_id, node_id, gpu_model), in the order of the cluster's description.
+        planes: by metric, (G,) float32 in 0..1 in steps of 1/254; NaN: not reported.
+        variables: by name, each GPU's value, such as `0.85..0.90`.
+        drifts: by GPU id, those of GPUs that ran jobs.
+        newest_sample_unix_s: wall time of the newest sample of all; None: none yet.
+        revision: grows with every change, while decompose's process lives.
+    """
+
+    cluster: str
+    gpus: tuple[tuple[str, str, str], ...]
+    planes: Mapping[Metric, FloatArray]
+    variables: Mapping[str, tuple[str, ...]]
+    drifts: Mapping[str, GpuDrift]
+    drift_summary: DriftSummary
+    newest_sample_unix_s: float | None
+    revision: int

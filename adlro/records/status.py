@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from adlro.records.decisions import DecisionBasis
-from adlro.records.jobs import JobReservation
+from adlro.records.jobs import JobReservation, JobType, PendingReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,53 @@ class ShadowStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class EventLag:
+    """How far the orchestrator is behind the cluster: until an event is applied, the status does not tell of it.
+
+    Attributes:
+        unapplied_count: events that the cluster has told of, or sent, and that are not applied.
+        oldest_unapplied_s: seconds of wall time for which the oldest of them has been known; 0: there is none.
+        newest_revision: of the cluster's newest event that is known.
+    """
+
+    unapplied_count: int
+    oldest_unapplied_s: float
+    newest_revision: int
+
+
+LATE_EVENT_S = 2.0
+"""From this age of the oldest unapplied event on, users are told that the status is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserCount:
+    """Waiting jobs of a user."""
+
+    user: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModelFigures:
+    """GPUs of one model, and the jobs on them. Lost, drained and allocated ones may be the same.
+
+    Attributes:
+        usable_count: present, on a node that is not drained.
+        allocated_count: held by jobs that run or are being launched.
+        drained_count: on drained nodes.
+        running_count: jobs that run on them or are being launched.
+    """
+
+    gpu_model: str
+    gpu_count: int
+    usable_count: int
+    allocated_count: int
+    lost_count: int
+    drained_count: int
+    running_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class OrchestratorStatus:
     """The acting instance, its policy, and numbers of waiting and running jobs.
 
@@ -40,6 +87,11 @@ class OrchestratorStatus:
         reservations: GPUs that are kept free for jobs that wait for several.
         preemption: jobs may be stopped for others: the orchestrator's setting; policy and cluster decide too.
         preemption_min_run_s: with it, how long a job's program has run before it may be stopped.
+        event_lag: how far it is behind the cluster; None: it does not act, or does not report it.
+        launching_count: of `running_count`, those whose start is not reported or not applied yet.
+        waiting_by_reason: the jobs of `queue_length`; by type and user likewise, at most 20 users, those with most jobs
+            first, of `waiting_user_count`.
+        gpu_models: the cluster's GPUs, and the jobs on them, by model.
     """
 
     acting: bool
@@ -72,6 +124,13 @@ class OrchestratorStatus:
     reservations: tuple[JobReservation, ...] = ()
     preemption: bool = False
     preemption_min_run_s: float = 0.0
+    event_lag: EventLag | None = None
+    launching_count: int = 0
+    waiting_by_reason: Mapping[PendingReason, int] = field(default_factory=dict)
+    waiting_by_job_type: Mapping[JobType, int] = field(default_factory=dict)
+    waiting_by_user: tuple[UserCount, ...] = ()
+    waiting_user_count: int = 0
+    gpu_models: tuple[GpuModelFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

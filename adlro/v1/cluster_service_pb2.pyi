@@ -539,7 +539,10 @@ class WatchEventsResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
+    NEWEST_REVISION_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
+    newest_revision: _builtins.int
+    """Revision of the newest event that the cluster could send now: how far the receiver is behind. 0: not told."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterEvent]: ...
     @_builtins.property
@@ -552,10 +555,11 @@ class WatchEventsResponse(_message.Message):
         incarnation: _builtins.str = ...,
         events: _abc.Iterable[Global___ClusterEvent] | None = ...,
         clock: _cluster_pb2.Clock | None = ...,
+        newest_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "events", b"events", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "events", b"events", "incarnation", b"incarnation", "newest_revision", b"newest_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ClusterStateView:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClusterStateViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClusterStateView.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLUSTER_STATE_VIEW_UNSPECIFIED: _ClusterStateView.ValueType  # 0
+    """As FULL."""
+    CLUSTER_STATE_VIEW_FULL: _ClusterStateView.ValueType  # 1
+    """A whole ClusterState each time."""
+    CLUSTER_STATE_VIEW_PLANES: _ClusterStateView.ValueType  # 2
+    """ClusterPlanes: one byte a value; names, variables and drift only where they have changed. 5 kB a message for 1,024
+    GPUs, where FULL has 230 kB.
+    """
+
+class ClusterStateView(_ClusterStateView, metaclass=_ClusterStateViewEnumTypeWrapper):
+    """What a state contains."""
+
+CLUSTER_STATE_VIEW_UNSPECIFIED: ClusterStateView.ValueType  # 0
+"""As FULL."""
+CLUSTER_STATE_VIEW_FULL: ClusterStateView.ValueType  # 1
+"""A whole ClusterState each time."""
+CLUSTER_STATE_VIEW_PLANES: ClusterStateView.ValueType  # 2
+"""ClusterPlanes: one byte a value; names, variables and drift only where they have changed. 5 kB a message for 1,024
+GPUs, where FULL has 230 kB.
+"""
+Global___ClusterStateView: _TypeAlias = ClusterStateView  # noqa: Y015
+
 class _PredictionBasis:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -282,7 +310,9 @@ class GpuDrift(_message.Message):
     score: _builtins.float
     """0..1: the share of healthy GPUs with a lower score at any one test."""
     flagged: _builtins.bool
-    """The score is at least 0.99: a false-alarm rate of 1 % a look."""
+    """It is slower than its model, at a false-alarm rate over all GPUs: if all are healthy, some GPU is flagged in 1 % of
+    looks, and at most 1 % of flagged GPUs are healthy (Benjamini and Hochberg). The score is then at least 0.99.
+    """
     speed_ratio: _builtins.float
     """Estimated speed relative to its model; 1 where nothing is known. Its runtimes are the model's divided by this."""
     job_count: _builtins.int
@@ -435,11 +465,20 @@ class ClusterState(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     MIX_DRIFT_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
+    FLAGGED_COUNT_FIELD_NUMBER: _builtins.int
+    SUSPECTED_COUNT_FIELD_NUMBER: _builtins.int
+    SUSPECTED_BY_CHANCE_COUNT_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     newest_sample_unix_s: _builtins.float
     """Wall time of the newest sample of all; not set: none yet."""
     revision: _builtins.int
     """Grows with every change, while the process lives."""
+    flagged_count: _builtins.int
+    """Numbers of GPUs: flagged as slower than their model; with a score of at least 0.99; and how many healthy ones have
+    such a score by chance.
+    """
+    suspected_count: _builtins.int
+    suspected_by_chance_count: _builtins.float
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuState]:
         """In the order of the cluster's description."""
@@ -464,10 +503,13 @@ class ClusterState(_message.Message):
         revision: _builtins.int = ...,
         mix_drift: Global___MixDrift | None = ...,
         bundle: Global___ClusterBundle | None = ...,
+        flagged_count: _builtins.int = ...,
+        suspected_count: _builtins.int = ...,
+        suspected_by_chance_count: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "bundle", b"bundle", "mix_drift", b"mix_drift", "newest_sample_unix_s", b"newest_sample_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "bundle", b"bundle", "cluster", b"cluster", "gpus", b"gpus", "mix_drift", b"mix_drift", "newest_sample_unix_s", b"newest_sample_unix_s", "planes", b"planes", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "bundle", b"bundle", "cluster", b"cluster", "flagged_count", b"flagged_count", "gpus", b"gpus", "mix_drift", b"mix_drift", "newest_sample_unix_s", b"newest_sample_unix_s", "planes", b"planes", "revision", b"revision", "suspected_by_chance_count", b"suspected_by_chance_count", "suspected_count", b"suspected_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__newest_sample_unix_s: _TypeAlias = _typing.Literal["newest_sample_unix_s"]  # noqa: Y015
     _WhichOneofArgType__newest_sample_unix_s: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s"]  # noqa: Y015
@@ -476,24 +518,235 @@ class ClusterState(_message.Message):
 Global___ClusterState: _TypeAlias = ClusterState  # noqa: Y015
 
 @_typing.final
+class ClusterPlanes(_message.Message):
+    """The GPU matrix in short. In a stream, a message without a field leaves it as it was in the message before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    NEWEST_SAMPLE_UNIX_S_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    PLANES_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    DRIFTS_FIELD_NUMBER: _builtins.int
+    DRIFT_SUMMARY_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    revision: _builtins.int
+    """As in ClusterState."""
+    newest_sample_unix_s: _builtins.float
+    @_builtins.property
+    def gpus(self) -> Global___PlaneGpus:
+        """The GPUs, in the order of the cluster's description. Set: forget all that came before; in the first message of a
+        stream, after a change of the description, and where the receiver was too slow for the changes.
+        """
+
+    @_builtins.property
+    def planes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BytePlane]:
+        """Those of all metrics."""
+
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariablePlane]:
+        """The variables that have changed."""
+
+    @_builtins.property
+    def drifts(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuDriftOf]:
+        """The GPUs whose drift has changed."""
+
+    @_builtins.property
+    def drift_summary(self) -> Global___DriftSummary:
+        """Not set: as before."""
+
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        newest_sample_unix_s: _builtins.float | None = ...,
+        gpus: Global___PlaneGpus | None = ...,
+        planes: _abc.Iterable[Global___BytePlane] | None = ...,
+        variables: _abc.Iterable[Global___VariablePlane] | None = ...,
+        drifts: _abc.Iterable[Global___GpuDriftOf] | None = ...,
+        drift_summary: Global___DriftSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "drift_summary", b"drift_summary", "gpus", b"gpus", "newest_sample_unix_s", b"newest_sample_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s", "cluster", b"cluster", "drift_summary", b"drift_summary", "drifts", b"drifts", "gpus", b"gpus", "newest_sample_unix_s", b"newest_sample_unix_s", "planes", b"planes", "revision", b"revision", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__newest_sample_unix_s: _TypeAlias = _typing.Literal["newest_sample_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__newest_sample_unix_s: _TypeAlias = _typing.Literal["_newest_sample_unix_s", b"_newest_sample_unix_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__newest_sample_unix_s) -> _WhichOneofReturnType__newest_sample_unix_s | None: ...
+
+Global___ClusterPlanes: _TypeAlias = ClusterPlanes  # noqa: Y015
+
+@_typing.final
+class PlaneGpus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_IDS_FIELD_NUMBER: _builtins.int
+    NODE_NUMBERS_FIELD_NUMBER: _builtins.int
+    NODE_IDS_FIELD_NUMBER: _builtins.int
+    MODEL_NUMBERS_FIELD_NUMBER: _builtins.int
+    GPU_MODELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def node_numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of each GPU, its place in node_ids and gpu_models."""
+
+    @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def model_numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def gpu_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
+        node_numbers: _abc.Iterable[_builtins.int] | None = ...,
+        node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        model_numbers: _abc.Iterable[_builtins.int] | None = ...,
+        gpu_models: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_ids", b"gpu_ids", "gpu_models", b"gpu_models", "model_numbers", b"model_numbers", "node_ids", b"node_ids", "node_numbers", b"node_numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlaneGpus: _TypeAlias = PlaneGpus  # noqa: Y015
+
+@_typing.final
+class BytePlane(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    NORMALIZED_U8_FIELD_NUMBER: _builtins.int
+    metric: _telemetry_pb2.Metric.ValueType
+    normalized_u8: _builtins.bytes
+    """One byte a GPU: 0..254 for the normalised values 0..1; 255: not reported."""
+    def __init__(
+        self,
+        *,
+        metric: _telemetry_pb2.Metric.ValueType = ...,
+        normalized_u8: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metric", b"metric", "normalized_u8", b"normalized_u8"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BytePlane: _TypeAlias = BytePlane  # noqa: Y015
+
+@_typing.final
+class VariablePlane(_message.Message):
+    """A variable of all GPUs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    NUMBERS_U8_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """As in Variable."""
+    numbers_u8: _builtins.bytes
+    """One byte a GPU: its value's place in `values`."""
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+        numbers_u8: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "numbers_u8", b"numbers_u8", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VariablePlane: _TypeAlias = VariablePlane  # noqa: Y015
+
+@_typing.final
+class GpuDriftOf(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_NUMBER_FIELD_NUMBER: _builtins.int
+    DRIFT_FIELD_NUMBER: _builtins.int
+    gpu_number: _builtins.int
+    """Place of the GPU in PlaneGpus.gpu_ids."""
+    @_builtins.property
+    def drift(self) -> Global___GpuDrift: ...
+    def __init__(
+        self,
+        *,
+        gpu_number: _builtins.int = ...,
+        drift: Global___GpuDrift | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drift", b"drift"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drift", b"drift", "gpu_number", b"gpu_number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuDriftOf: _TypeAlias = GpuDriftOf  # noqa: Y015
+
+@_typing.final
+class DriftSummary(_message.Message):
+    """As in ClusterState."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIX_DRIFT_FIELD_NUMBER: _builtins.int
+    FLAGGED_COUNT_FIELD_NUMBER: _builtins.int
+    SUSPECTED_COUNT_FIELD_NUMBER: _builtins.int
+    SUSPECTED_BY_CHANCE_COUNT_FIELD_NUMBER: _builtins.int
+    flagged_count: _builtins.int
+    suspected_count: _builtins.int
+    suspected_by_chance_count: _builtins.float
+    @_builtins.property
+    def mix_drift(self) -> Global___MixDrift: ...
+    def __init__(
+        self,
+        *,
+        mix_drift: Global___MixDrift | None = ...,
+        flagged_count: _builtins.int = ...,
+        suspected_count: _builtins.int = ...,
+        suspected_by_chance_count: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mix_drift", b"mix_drift"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["flagged_count", b"flagged_count", "mix_drift", b"mix_drift", "suspected_by_chance_count", b"suspected_by_chance_count", "suspected_count", b"suspected_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DriftSummary: _TypeAlias = DriftSummary  # noqa: Y015
+
+@_typing.final
 class GetClusterStateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_FIELD_NUMBER: _builtins.int
     INCLUDE_BUNDLE_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Empty: the most recently described cluster."""
     include_bundle: _builtins.bool
-    """Also the cluster as one hypervector."""
+    """Also the cluster as one hypervector; not with the view PLANES."""
+    view: Global___ClusterStateView.ValueType
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
         include_bundle: _builtins.bool = ...,
+        view: Global___ClusterStateView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "include_bundle", b"include_bundle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "include_bundle", b"include_bundle", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -504,16 +757,22 @@ class GetClusterStateResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATE_FIELD_NUMBER: _builtins.int
+    PLANES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def state(self) -> Global___ClusterState: ...
+    @_builtins.property
+    def planes(self) -> Global___ClusterPlanes:
+        """Set instead with the view PLANES."""
+
     def __init__(
         self,
         *,
         state: Global___ClusterState | None = ...,
+        planes: Global___ClusterPlanes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["planes", b"planes", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["planes", b"planes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -525,19 +784,22 @@ class WatchClusterStateRequest(_message.Message):
 
     CLUSTER_FIELD_NUMBER: _builtins.int
     MIN_INTERVAL_S_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Empty: the most recently described cluster."""
     min_interval_s: _builtins.float
     """Smallest time between messages, seconds; 0: 0.1."""
+    view: Global___ClusterStateView.ValueType
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
         min_interval_s: _builtins.float = ...,
+        view: Global___ClusterStateView.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "min_interval_s", b"min_interval_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "min_interval_s", b"min_interval_s", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -548,16 +810,22 @@ class WatchClusterStateResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATE_FIELD_NUMBER: _builtins.int
+    PLANES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def state(self) -> Global___ClusterState: ...
+    @_builtins.property
+    def planes(self) -> Global___ClusterPlanes:
+        """Set instead with the view PLANES."""
+
     def __init__(
         self,
         *,
         state: Global___ClusterState | None = ...,
+        planes: Global___ClusterPlanes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["planes", b"planes", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["planes", b"planes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -157,6 +157,13 @@ class GetStatusResponse(_message.Message):
     RESERVATIONS_FIELD_NUMBER: _builtins.int
     PREEMPTION_FIELD_NUMBER: _builtins.int
     PREEMPTION_MIN_RUN_S_FIELD_NUMBER: _builtins.int
+    EVENT_LAG_FIELD_NUMBER: _builtins.int
+    LAUNCHING_COUNT_FIELD_NUMBER: _builtins.int
+    WAITING_BY_REASON_FIELD_NUMBER: _builtins.int
+    WAITING_BY_JOB_TYPE_FIELD_NUMBER: _builtins.int
+    WAITING_BY_USER_FIELD_NUMBER: _builtins.int
+    WAITING_USER_COUNT_FIELD_NUMBER: _builtins.int
+    GPU_MODELS_FIELD_NUMBER: _builtins.int
     acting: _builtins.bool
     """This process holds the lease and places jobs; other orchestrators stand by."""
     instance_id: _builtins.str
@@ -206,6 +213,9 @@ class GetStatusResponse(_message.Message):
     """
     preemption_min_run_s: _builtins.float
     """With preemption: seconds of cluster time that a job's program has run since its last start before it may be stopped."""
+    launching_count: _builtins.int
+    """Of running_count: their start is not reported yet, or the report is not applied yet."""
+    waiting_user_count: _builtins.int
     @_builtins.property
     def drained_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -229,6 +239,24 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def reservations(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobReservation]:
         """GPUs that are kept free for jobs that wait for several."""
+
+    @_builtins.property
+    def event_lag(self) -> Global___EventLag:
+        """How far this orchestrator is behind the cluster. Not set: it does not act."""
+
+    @_builtins.property
+    def waiting_by_reason(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingReasonCount]:
+        """The jobs of queue_length by the reason of their wait, by type, and by user: at most 20 users, those with most jobs
+        first, of waiting_user_count.
+        """
+
+    @_builtins.property
+    def waiting_by_job_type(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobTypeCount]: ...
+    @_builtins.property
+    def waiting_by_user(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserCount]: ...
+    @_builtins.property
+    def gpu_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuModelFigures]:
+        """The cluster's GPUs and the jobs on them by model, in the order of the cluster's description."""
 
     def __init__(
         self,
@@ -263,14 +291,204 @@ class GetStatusResponse(_message.Message):
         reservations: _abc.Iterable[_job_pb2.JobReservation] | None = ...,
         preemption: _builtins.bool = ...,
         preemption_min_run_s: _builtins.float = ...,
+        event_lag: Global___EventLag | None = ...,
+        launching_count: _builtins.int = ...,
+        waiting_by_reason: _abc.Iterable[Global___PendingReasonCount] | None = ...,
+        waiting_by_job_type: _abc.Iterable[Global___JobTypeCount] | None = ...,
+        waiting_by_user: _abc.Iterable[Global___UserCount] | None = ...,
+        waiting_user_count: _builtins.int = ...,
+        gpu_models: _abc.Iterable[Global___GpuModelFigures] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event_lag", b"event_lag", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "instance_id", b"instance_id", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "preemption", b"preemption", "preemption_min_run_s", b"preemption_min_run_s", "problem", b"problem", "queue_length", b"queue_length", "reservations", b"reservations", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_for_begin_time_count", b"waiting_for_begin_time_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "event_lag", b"event_lag", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "gpu_models", b"gpu_models", "instance_id", b"instance_id", "launching_count", b"launching_count", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "preemption", b"preemption", "preemption_min_run_s", b"preemption_min_run_s", "problem", b"problem", "queue_length", b"queue_length", "reservations", b"reservations", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_by_job_type", b"waiting_by_job_type", "waiting_by_reason", b"waiting_by_reason", "waiting_by_user", b"waiting_by_user", "waiting_for_begin_time_count", b"waiting_for_begin_time_count", "waiting_user_count", b"waiting_user_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class WatchStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_INTERVAL_S_FIELD_NUMBER: _builtins.int
+    min_interval_s: _builtins.float
+    """Smallest time between messages, seconds, at least 0.1; 0: 0.5."""
+    def __init__(
+        self,
+        *,
+        min_interval_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_interval_s", b"min_interval_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchStatusRequest: _TypeAlias = WatchStatusRequest  # noqa: Y015
+
+@_typing.final
+class WatchStatusResponse(_message.Message):
+    """A message comes when something has changed; without a change one every 10 seconds, or every min_interval_s if that is
+    more. The stream ends with an error when another instance acts, as WatchDecisions does.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___GetStatusResponse: ...
+    def __init__(
+        self,
+        *,
+        status: Global___GetStatusResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchStatusResponse: _TypeAlias = WatchStatusResponse  # noqa: Y015
+
+@_typing.final
+class EventLag(_message.Message):
+    """How far the orchestrator is behind the cluster. Until an event is applied, the status does not tell of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNAPPLIED_COUNT_FIELD_NUMBER: _builtins.int
+    OLDEST_UNAPPLIED_S_FIELD_NUMBER: _builtins.int
+    NEWEST_REVISION_FIELD_NUMBER: _builtins.int
+    unapplied_count: _builtins.int
+    """Events that the cluster has told of, or sent, and that are not applied."""
+    oldest_unapplied_s: _builtins.float
+    """Seconds of wall time for which the oldest of them has been known here; 0: there is none."""
+    newest_revision: _builtins.int
+    """Revision of the cluster's newest event that is known here."""
+    def __init__(
+        self,
+        *,
+        unapplied_count: _builtins.int = ...,
+        oldest_unapplied_s: _builtins.float = ...,
+        newest_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest_revision", b"newest_revision", "oldest_unapplied_s", b"oldest_unapplied_s", "unapplied_count", b"unapplied_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EventLag: _TypeAlias = EventLag  # noqa: Y015
+
+@_typing.final
+class PendingReasonCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    reason: _job_pb2.PendingReason.ValueType
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        reason: _job_pb2.PendingReason.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingReasonCount: _TypeAlias = PendingReasonCount  # noqa: Y015
+
+@_typing.final
+class JobTypeCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_TYPE_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    job_type: _job_pb2.JobType.ValueType
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        job_type: _job_pb2.JobType.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "job_type", b"job_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobTypeCount: _TypeAlias = JobTypeCount  # noqa: Y015
+
+@_typing.final
+class UserCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UserCount: _TypeAlias = UserCount  # noqa: Y015
+
+@_typing.final
+class GpuModelFigures(_message.Message):
+    """GPUs of one model. Lost ones, those of drained nodes, and allocated ones may be the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    USABLE_COUNT_FIELD_NUMBER: _builtins.int
+    ALLOCATED_COUNT_FIELD_NUMBER: _builtins.int
+    LOST_COUNT_FIELD_NUMBER: _builtins.int
+    DRAINED_COUNT_FIELD_NUMBER: _builtins.int
+    RUNNING_COUNT_FIELD_NUMBER: _builtins.int
+    gpu_model: _builtins.str
+    gpu_count: _builtins.int
+    usable_count: _builtins.int
+    """Present, on a node that is not drained."""
+    allocated_count: _builtins.int
+    """Held by jobs that run or are being launched."""
+    lost_count: _builtins.int
+    drained_count: _builtins.int
+    """On drained nodes."""
+    running_count: _builtins.int
+    """Jobs that run on them or are being launched."""
+    def __init__(
+        self,
+        *,
+        gpu_model: _builtins.str = ...,
+        gpu_count: _builtins.int = ...,
+        usable_count: _builtins.int = ...,
+        allocated_count: _builtins.int = ...,
+        lost_count: _builtins.int = ...,
+        drained_count: _builtins.int = ...,
+        running_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocated_count", b"allocated_count", "drained_count", b"drained_count", "gpu_count", b"gpu_count", "gpu_model", b"gpu_model", "lost_count", b"lost_count", "running_count", b"running_count", "usable_count", b"usable_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuModelFigures: _TypeAlias = GpuModelFigures  # noqa: Y015
 
 @_typing.final
 class BasisCount(_message.Message):

@@ -39,6 +39,11 @@ class OrchestratorServiceStub:
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.WatchStatus = channel.unary_stream(
+                '/adlro.v1.OrchestratorService/WatchStatus',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchStatusRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchStatusResponse.FromString,
+                _registered_method=True)
         self.ListPolicies = channel.unary_unary(
                 '/adlro.v1.OrchestratorService/ListPolicies',
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListPoliciesRequest.SerializeToString,
@@ -91,6 +96,13 @@ class OrchestratorServiceServicer:
 
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchStatus(self, request, context):
+        """The status now, and whenever it has changed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -166,6 +178,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetStatusRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetStatusResponse.SerializeToString,
             ),
+            'WatchStatus': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchStatus,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchStatusRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchStatusResponse.SerializeToString,
+            ),
             'ListPolicies': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPolicies,
                     request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListPoliciesRequest.FromString,
@@ -239,6 +256,33 @@ class OrchestratorService:
             '/adlro.v1.OrchestratorService/GetStatus',
             adlro_dot_v1_dot_orchestrator__service__pb2.GetStatusRequest.SerializeToString,
             adlro_dot_v1_dot_orchestrator__service__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/WatchStatus',
+            adlro_dot_v1_dot_orchestrator__service__pb2.WatchStatusRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.WatchStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -32,6 +32,8 @@ class OrchestratorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetStatusRequest, _orchestrator_service_pb2.GetStatusResponse]
+    WatchStatus: _grpc.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchStatusRequest, _orchestrator_service_pb2.WatchStatusResponse]
+    """The status now, and whenever it has changed."""
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPoliciesRequest, _orchestrator_service_pb2.ListPoliciesResponse]
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetPolicyRequest, _orchestrator_service_pb2.SetPolicyResponse]
     """Changes the acting policy, from the next decision on, and for later starts."""
@@ -57,6 +59,8 @@ class OrchestratorServiceStub:
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetStatusRequest, _orchestrator_service_pb2.GetStatusResponse]  # type: ignore[assignment]
+    WatchStatus: _aio.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchStatusRequest, _orchestrator_service_pb2.WatchStatusResponse]  # type: ignore[assignment]
+    """The status now, and whenever it has changed."""
     ListPolicies: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListPoliciesRequest, _orchestrator_service_pb2.ListPoliciesResponse]  # type: ignore[assignment]
     SetPolicy: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetPolicyRequest, _orchestrator_service_pb2.SetPolicyResponse]  # type: ignore[assignment]
     """Changes the acting policy, from the next decision on, and for later starts."""
@@ -85,6 +89,14 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetStatusResponse, _abc.Awaitable[_orchestrator_service_pb2.GetStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def WatchStatus(
+        self,
+        request: _orchestrator_service_pb2.WatchStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_orchestrator_service_pb2.WatchStatusResponse], _abc.AsyncIterator[_orchestrator_service_pb2.WatchStatusResponse]]:
+        """The status now, and whenever it has changed."""
 
     @_abc_1.abstractmethod
     def ListPolicies(

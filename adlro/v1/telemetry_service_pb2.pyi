@@ -157,22 +157,35 @@ class GetTelemetryRequest(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     WINDOW_S_FIELD_NUMBER: _builtins.int
     MAX_BLOCKS_FIELD_NUMBER: _builtins.int
+    GPU_IDS_FIELD_NUMBER: _builtins.int
+    STEP_S_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Empty: the most recently described cluster (or the one that ADLRO_INGEST_CLUSTER names)."""
     window_s: _builtins.float
     """Also return the blocks of the last seconds of wall time. 0: none."""
     max_blocks: _builtins.int
     """Largest number of blocks of the window; the newest are returned. 0: 100."""
+    step_s: _builtins.float
+    """Thins the window: of each step of so many seconds, counted from the epoch, one sample with the mean of each metric's
+    values, at the time of the step's last sample; the window is then one block. max_blocks limits the blocks that are read
+    for it, 0: 10,000. At most 10,000 steps. 0: every sample.
+    """
+    @_builtins.property
+    def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these GPUs, in this order; a GPU that is not in the cluster's description is refused. None: all."""
+
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
         window_s: _builtins.float = ...,
         max_blocks: _builtins.int = ...,
+        gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
+        step_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "max_blocks", b"max_blocks", "window_s", b"window_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "gpu_ids", b"gpu_ids", "max_blocks", b"max_blocks", "step_s", b"step_s", "window_s", b"window_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,6 +68,7 @@ from adlro.wire.payloads import (
     payload_to_proto,
 )
 from adlro.wire.placements import launch_placement, placement_from_proto, placement_to_proto
+from adlro.wire.planes import PlanesAssembly, PlanesNow, VariableValues, planes_to_proto
 from adlro.wire.predictions import (
     SpreadColumns,
     evidence_to_proto,
@@ -90,7 +91,10 @@ from adlro.wire.watching import (
 
 __all__ = [
     "FORMAT",
+    "PlanesAssembly",
+    "PlanesNow",
     "SpreadColumns",
+    "VariableValues",
     "application_size_from_proto",
     "application_size_to_proto",
     "attempt_ref_from_proto",
@@ -140,6 +144,7 @@ __all__ = [
     "payload_to_proto",
     "placement_from_proto",
     "placement_to_proto",
+    "planes_to_proto",
     "policy_from_proto",
     "policy_to_proto",
     "prediction_from_proto",

@@ -11,10 +11,11 @@ from adlro.records.decisions import (
     RunnerUp,
     ShadowDecision,
 )
+from adlro.records.jobs import PendingReason
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.v1 import orchestrator_service_pb2, stream_pb2
 from adlro.wire import jobs as _jobs  # noqa: F401 - reservations, which decisions contain, are translated there
-from adlro.wire.fields import Translation
+from adlro.wire.fields import Part, Translation
 from adlro.wire.formats import FORMAT, check_format
 from adlro.wire.placements import PLACEMENT, PLACEMENT_ALONE
 
@@ -58,7 +59,25 @@ def decision_entry_from_bytes(body: bytes, wanted: DecisionFilter | None = None)
     return decision_from_proto(entry.decision)
 
 
-_STATUS = Translation(OrchestratorStatus, orchestrator_service_pb2.GetStatusResponse)
+_REASONS = {int(each) for each in PendingReason}
+_STATUS = Translation(
+    OrchestratorStatus,
+    orchestrator_service_pb2.GetStatusResponse,
+    parts={
+        "waiting_by_reason": Part(
+            {
+                "waiting_by_reason": lambda counts: [
+                    orchestrator_service_pb2.PendingReasonCount(reason=int(reason), count=count)  # type: ignore[arg-type]
+                    for reason, count in counts.items()
+                ]
+            },
+            # A server of a later release may know other reasons.
+            lambda message: {
+                PendingReason(each.reason): each.count for each in message.waiting_by_reason if each.reason in _REASONS
+            },
+        )
+    },
+)
 status_to_proto, status_from_proto = _STATUS.to_proto, _STATUS.from_proto
 
 _POLICY = Translation(OfferedPolicy, orchestrator_service_pb2.Policy)

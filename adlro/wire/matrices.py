@@ -10,6 +10,7 @@ import numpy as np
 from adlro.records.matrices import (
     ClusterState,
     FloatArray,
+    GpuDrift,
     MetricColumn,
     StatePlane,
     Telemetry,
@@ -104,6 +105,8 @@ def _planes_from_proto(message: decompose_service_pb2.ClusterState) -> dict[Metr
         for metric, unit, each in _known(message.planes)
     }
 
+
+DRIFT = Translation(GpuDrift, decompose_service_pb2.GpuDrift)
 
 _CLUSTER_STATE = Translation(
     ClusterState,

@@ -20,6 +20,7 @@ from adlro.numeric.normal import quantile
 from adlro.placement import Placement
 from adlro.records.events import AttemptState, Clock, ClusterDescription, EventBatch
 from adlro.records.jobs import AttemptRef, JobSpec
+from adlro.records.matrices import SUSPECTED
 from adlro.records.outcomes import ApplicationSize
 from adlro.records.predictions import PredictedInterval, PredictionBasis
 from adlro.records.specifications import for_predictions
@@ -232,14 +233,17 @@ class DecomposeClient:
         return PredictedPairs(np.minimum(kept, 1.0), std, revision)
 
     async def gpu_speeds(self, cluster: str) -> Mapping[str, float]:
-        """By id, the speed relative to its model of each GPU of a cluster that is flagged as slower than its model.
+        """By id, the speed relative to its model of each GPU of a cluster that is suspected to be slower than that.
+
+        Not only those that are flagged: a flag is for people, and comes later. The speed of a GPU that is suspected by
+        chance is near 1, so that believing it costs little.
 
         Raises:
             adlro.errors.AdlroError: decompose does not answer, not in time, or does not know the cluster.
         """
         request = decompose_service_pb2.GetClusterStateRequest(cluster=cluster)
         answer = await self._asked(self._stub.GetClusterState, request)
-        return {gpu.gpu_id: gpu.drift.speed_ratio for gpu in answer.state.gpus if gpu.drift.flagged}
+        return {gpu.gpu_id: gpu.drift.speed_ratio for gpu in answer.state.gpus if gpu.drift.score >= SUSPECTED}
 
     async def _asked(self, method: Callable[..., Awaitable[T]], request: object) -> T:
         channel = self._channel

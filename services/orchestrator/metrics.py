@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from adlro.kit.metrics import WhenScraped
 from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobState, JobType
+from adlro.records.status import EventLag
 
 # Six buckets per decade, from a second to twelve days: quantiles are interpolated between them.
 CLUSTER_TIME_BUCKETS_S = (*(step * 10.0**power for power in range(6) for step in (1, 1.5, 2, 3, 5, 7)), 1e6)
@@ -182,17 +183,19 @@ class View(NamedTuple):
         gpus: the cluster's GPUs.
         cluster_time_s: cluster time of the last event.
         oldest_wait_s: waiting time of the first job of the queue, in cluster time; 0 without a queue.
+        event_lag: how far it is behind the cluster.
     """
 
     policy: str
     gpus: Sequence[GpuReading]
     cluster_time_s: float
     oldest_wait_s: float
+    event_lag: EventLag
 
 
 def show_view(view_of: Callable[[], View], registry: CollectorRegistry) -> None:
     """Exports GPUs, policy and clock at the moment of each scrape."""
-    WhenScraped(view_of, _metrics_of_view, View("", (), 0.0, 0.0), registry)
+    WhenScraped(view_of, _metrics_of_view, View("", (), 0.0, 0.0, EventLag(0, 0.0, 0)), registry)
 
 
 def _metrics_of_view(view: View) -> Iterator[Metric]:
@@ -205,6 +208,16 @@ def _metrics_of_view(view: View) -> Iterator[Metric]:
         "adlro_orchestrator_oldest_wait_seconds",
         "cluster time for which the first job of the queue has waited",
         value=view.oldest_wait_s,
+    )
+    yield GaugeMetricFamily(
+        "adlro_orchestrator_unapplied_events",
+        "events of the cluster that this instance knows of and has not applied",
+        value=view.event_lag.unapplied_count,
+    )
+    yield GaugeMetricFamily(
+        "adlro_orchestrator_oldest_unapplied_event_seconds",
+        "wall time for which the oldest of them has been known; 0: there is none",
+        value=view.event_lag.oldest_unapplied_s,
     )
     labels = ["gpu_id", "node_id", "gpu_model"]
     occupied = GaugeMetricFamily("adlro_orchestrator_gpu_occupied", "1 while a job holds the GPU", labels=labels)

@@ -21,11 +21,12 @@ from adlro.placement import NOWHERE
 from adlro.records.capacity import ClusterCapacity
 from adlro.records.decisions import Decision, DecisionBasis
 from adlro.records.jobs import JobReservation, JobState, PendingReason
-from adlro.records.status import OrchestratorStatus
+from adlro.records.status import EventLag, OrchestratorStatus
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
 from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
+from adlro.services.orchestrator.figures import figures_of
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.capacity import capacity_of
@@ -305,6 +306,8 @@ class Orchestrator:
             decisions_by_basis=dict(self.acting.guard.decisions_of(self.acting.policy)) if session else {},
             preemption=self._min_run_s is not None,
             preemption_min_run_s=self._min_run_s or 0.0,
+            event_lag=session.event_lag() if session else None,
+            **(figures_of(session.ledger) if session else {}),
         )
 
     @staticmethod
@@ -323,12 +326,12 @@ class Orchestrator:
         """The state that metrics export; a standby exports only its policy."""
         session = self._ready_session()
         if session is None:
-            return View(self.acting.policy.name, (), 0.0, 0.0)
+            return View(self.acting.policy.name, (), 0.0, 0.0, EventLag(0, 0.0, 0))
         clock = self.acting.clock()
         now_s = session.now_s if clock is None else clock.time_s
         submitted_s = [entry.job.submit_s for entry in session.ledger.queued(0, 1) if entry.job.submit_s is not None]
         waited_s = max(now_s - submitted_s[0], 0.0) if submitted_s else 0.0
-        return View(self.acting.policy.name, gpu_views(session.ledger), now_s, waited_s)
+        return View(self.acting.policy.name, gpu_views(session.ledger), now_s, waited_s, session.event_lag())
 
     async def set_policy(self, name: str) -> str:
         """Changes the acting policy; returns the previous one.

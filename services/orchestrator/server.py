@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from prometheus_client import Gauge
 
+from adlro.errors import InvalidInput
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, connect_in_thread, watch_redis
 from adlro.kit.server import ServiceContext
@@ -31,6 +32,7 @@ from adlro.services.orchestrator.ledger import warm as warm_ledger
 from adlro.services.orchestrator.metrics import OrchestratorMetrics, show_view
 from adlro.services.orchestrator.orchestrator import Orchestrator
 from adlro.services.orchestrator.settings import OrchestratorSettings
+from adlro.services.orchestrator.status_feed import DEFAULT_INTERVAL_S, LEAST_INTERVAL_S, StatusFeed
 from adlro.store import Unreadable
 from adlro.store.decisions import DecisionStore
 from adlro.store.format import checked, claim_at_start
@@ -65,6 +67,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         self._stored: DecisionStore
         self._storing: StoringDecisions
         self._clients: list[ClusterClient | DecomposeClient] = []
+        self._feed = StatusFeed(self._encoded_status)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers the servicer."""
@@ -155,6 +158,26 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The orchestrator's status."""
         return status_to_proto(await self._orchestrator.status())
+
+    async def WatchStatus(self, request: pb.WatchStatusRequest, context: Context) -> AsyncIterator[bytes]:
+        """Sends the status now and after changes; bytes, encoded once for all watchers."""
+        interval_s = request.min_interval_s or DEFAULT_INTERVAL_S
+        if interval_s < LEAST_INTERVAL_S:
+            raise InvalidInput(
+                f"min_interval_s: {interval_s:g} s is too short; at least {LEAST_INTERVAL_S:g}, or 0 for "
+                f"{DEFAULT_INTERVAL_S:g}",
+                field="min_interval_s",
+            )
+        self._orchestrator.refuse_if_standing_by()
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            async for encoded in self._feed.watch(interval_s, draining, self._orchestrator.refuse_if_standing_by):
+                yield encoded
+        finally:
+            draining.cancel()
+
+    async def _encoded_status(self) -> bytes:
+        return pb.WatchStatusResponse(status=status_to_proto(await self._orchestrator.status())).SerializeToString()
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
         """The policies to choose from."""

@@ -20,12 +20,13 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import ExpectedRuntime, JobType, Preemptible
 from adlro.records.outcomes import ApplicationSize, NeighbourTime, StoppedRun
 from adlro.records.payloads import process_payload
+from adlro.records.telemetry import Metric
 from adlro.services.decompose.clusters.cluster_memory import ClusterMemory, GpuRecordCode
 from adlro.services.decompose.hypervectors.codebook import Codebook
 from adlro.store.keys import CLUSTERS, OUTCOMES, telemetry_key
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import job_pb2, telemetry_pb2
-from adlro.wire import spec_to_proto
+from adlro.wire import PlanesAssembly, spec_to_proto
 from tests.contract.decompose_suite import (
     IMPLEMENTATIONS,
     MODELS,
@@ -169,6 +170,37 @@ async def test_a_watcher_sees_the_newest_state_and_no_more_messages_than_it_aske
     assert len(states) - 1 <= 1 + took_s / 0.3
     revisions = [state.revision for state in states]
     assert revisions == sorted(set(revisions))
+
+
+async def test_planes_are_the_matrix_in_bytes_with_what_has_changed(caller: Caller, store: Store):
+    await store.describe()
+    view = pb.CLUSTER_STATE_VIEW_PLANES
+    request = pb.WatchClusterStateRequest(min_interval_s=0.05, view=view)
+    watches = [caller.stub.WatchClusterState(request, timeout=TIMEOUT_S) for _ in range(2)]
+    assemblies = [PlanesAssembly() for _ in watches]
+    firsts = [(await watch.read()).planes for watch in watches]
+    for assembly, first in zip(assemblies, firsts, strict=True):
+        assert [each[0] for each in assembly.add(first).gpus] == ["volta-0/0", "volta-0/1", "lab-0/0"]
+    await store.report(["lab-0/0", "volta-0/1"], 1000.5, utilization=[0.25, 0.5])
+    for watch, assembly in zip(watches, assemblies, strict=True):
+        message = (await watch.read()).planes
+        assert not message.HasField("gpus")
+        assert [each.name for each in message.variables] == ["utilization_level"]
+        told = assembly.add(message)
+        state = await caller.state()
+        assert (told.revision, told.newest_sample_unix_s) == (state.revision, 1000.5)
+        _, normalized = plane(state, "utilization")
+        np.testing.assert_allclose(told.planes[Metric.UTILIZATION], normalized, atol=0.5 / 254 + 1e-6)
+        assert told.variables["utilization_level"] == ("", "0.50..0.55", "0.25..0.30")
+        watch.cancel()
+    whole = await caller._call("GetClusterState", pb.GetClusterStateRequest(view=view))
+    assert not whole.HasField("state")
+    newest = PlanesAssembly().add(whole.planes)
+    assert newest.gpus == told.gpus
+    np.testing.assert_array_equal(newest.planes[Metric.UTILIZATION], told.planes[Metric.UTILIZATION])
+    with pytest.raises(InvalidInput) as caught:
+        await caller._call("GetClusterState", pb.GetClusterStateRequest(view=view, include_bundle=True))
+    assert caught.value.field == "include_bundle"
 
 
 async def test_a_watcher_of_a_cluster_that_goes_is_told(caller: Caller, store: Store):

@@ -175,6 +175,81 @@ async def test_status_tells_who_acts_and_how_things_stand(house: House) -> None:
     await house.until(counted)
 
 
+async def test_the_status_tells_what_waits_what_gpus_do_and_how_far_it_is_behind(house: House) -> None:
+    await house.until_acting()
+    for number in range(17):
+        await house.submit(cpu_cores=1, user=f"user-{number % 2}")
+    await house.submit(cpu_cores=1, gpu_memory_mib=90_000, user="zoe", job_type=JobType.MACHINE_LEARNING)
+    for number in range(30):
+        await house.submit(cpu_cores=1, gpu_memory_mib=90_000, user=f"user-{number:02}")
+
+    async def counted() -> bool:
+        now = await house.call("GetStatus", pb.GetStatusRequest())
+        return (now.running_count, now.queue_length, now.event_lag.unapplied_count) == (16, 32, 0) and any(
+            each.reason == PendingReason.RESOURCES for each in now.waiting_by_reason
+        )
+
+    await house.until(counted)
+    status = await house.call("GetStatus", pb.GetStatusRequest())
+    reasons = [(each.reason, each.count) for each in status.waiting_by_reason]
+    assert reasons == [(PendingReason.NO_FITTING_GPU, 31), (PendingReason.RESOURCES, 1)]
+    types = {each.job_type: each.count for each in status.waiting_by_job_type}
+    assert types == {JobType.SIMULATION: 31, JobType.MACHINE_LEARNING: 1}
+    assert len(status.waiting_by_user) == 20
+    assert status.waiting_user_count == 32, "30 of two digits, one of one digit, and zoe"
+    models = [(each.gpu_model, each.gpu_count, each.allocated_count, each.running_count) for each in status.gpu_models]
+    assert models == [("v100_sxm2", 8, 8, 8), ("rtx_2080_ti", 4, 4, 4), ("radeon_vii", 4, 4, 4)]
+    assert all(each.usable_count == each.gpu_count and not each.lost_count for each in status.gpu_models)
+    assert status.launching_count == 0
+    assert status.HasField("event_lag")
+    described = await house.cluster.DescribeCluster(cluster_service_pb2.DescribeClusterRequest(), timeout=TIMEOUT_S)
+    assert status.event_lag.newest_revision == described.revision == status.cluster_revision
+    assert status.event_lag.oldest_unapplied_s == 0.0
+    await house.call("DrainNode", pb.DrainNodeRequest(node_id="turing-0"))
+    now = await house.call("GetStatus", pb.GetStatusRequest())
+    drained = {each.gpu_model: (each.usable_count, each.drained_count) for each in now.gpu_models}
+    assert sum(usable for usable, _ in drained.values()) == 16 - sum(count for _, count in drained.values()) < 16
+
+
+async def to_its_end(call: Any) -> None:
+    while True:
+        assert isinstance(await call.read(), pb.WatchStatusResponse)
+
+
+async def test_the_status_is_watched(house: House) -> None:
+    await house.until_acting()
+    watch = house.stub.WatchStatus(pb.WatchStatusRequest(min_interval_s=0.1), timeout=2 * PATIENCE_S)
+    another = house.stub.WatchStatus(pb.WatchStatusRequest(), timeout=2 * PATIENCE_S)
+    first = (await watch.read()).status
+    assert first.acting
+    assert (await another.read()).status.instance_id == first.instance_id
+    job = await house.submit()
+    for call in (watch, another):
+        async with asyncio.timeout(PATIENCE_S):
+            while (told := (await call.read()).status).running_count != 1:
+                assert told.instance_id == first.instance_id
+    await house.until_state(job.job_id, JobState.RUNNING)
+    await house.redis.set(LEASE, "another")
+    await house.redis.incr(TOKEN)
+    for call in (watch, another):
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await to_its_end(call)
+        assert from_rpc_error(ended.value).reason == "STANDING_BY"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await house.stub.WatchStatus(pb.WatchStatusRequest(), timeout=TIMEOUT_S).read()
+    assert from_rpc_error(refused.value).reason == "STANDING_BY"
+
+
+@pytest.mark.parametrize("interval_s", [0.05, 1e-9])
+async def test_a_watch_of_the_status_that_asks_too_often_is_refused(house: House, interval_s: float) -> None:
+    await house.until_acting()
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await house.stub.WatchStatus(pb.WatchStatusRequest(min_interval_s=interval_s), timeout=TIMEOUT_S).read()
+    error = from_rpc_error(refused.value)
+    assert isinstance(error, InvalidInput)
+    assert error.field == "min_interval_s"
+
+
 async def test_policies_are_listed_and_set(house: House) -> None:
     await house.until_acting()
     listed = (await house.call("ListPolicies", pb.ListPoliciesRequest())).policies

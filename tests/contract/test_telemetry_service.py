@@ -121,6 +121,33 @@ async def test_a_bad_cluster_is_refused_by_field_and_nothing_is_recorded(ingest,
 # --- PushTelemetry and GetTelemetry ---------------------------------------------------------------------------------
 
 
+async def test_a_window_is_of_some_gpus_and_has_one_sample_a_step(ingest):
+    await ingest.describe()
+    now = float(int(time.time() / 100) * 100) - 200.0  # a step of 50 s begins
+    times = [now + 10, now + 20, now + 60]
+    await push(ingest, block(column(POWER, W, [[100, 10, 1], [200, 20, 2], [50, 30, 3]]), sample_times_unix_s=times))
+    window_s = time.time() - now + 5
+    found = await telemetry(ingest, window_s=window_s, gpu_ids=[GPU_IDS[2], GPU_IDS[0]], step_s=50.0)
+    assert list(found.latest.gpu_ids) == [GPU_IDS[2], GPU_IDS[0]]
+    (thinned,) = found.window
+    assert list(thinned.gpu_ids) == [GPU_IDS[2], GPU_IDS[0]]
+    assert list(thinned.sample_times_unix_s) == [now + 20, now + 60]
+    np.testing.assert_array_equal(array(thinned.columns[0].raw_f32, 2), [[1.5, 150], [3, 50]])
+    whole = await telemetry(ingest, window_s=window_s, gpu_ids=[GPU_IDS[1]])
+    np.testing.assert_array_equal(array(whole.window[0].columns[0].raw_f32, 1), [[10], [20], [30]])
+    assert not (await telemetry(ingest, window_s=0.001, step_s=1.0)).window
+    for fields, field in (
+        ({"gpu_ids": ["nowhere/0"]}, "gpu_ids[0]"),
+        ({"gpu_ids": [GPU_IDS[0]] * 2}, "gpu_ids"),
+        ({"step_s": 1.0}, "step_s"),
+        ({"window_s": 86400.0, "step_s": 1.0}, "step_s"),
+        ({"window_s": 1.0, "step_s": -1.0}, "step_s"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            await telemetry(ingest, **fields)
+        assert caught.value.field == field, fields
+
+
 async def test_blocks_are_normalised_stored_and_found_again(ingest, redis_url):
     await ingest.describe()
     now = time.time()

@@ -332,6 +332,20 @@ async def counts_revisions_without_gaps(cluster: ServiceCaller) -> None:
 
 
 @rule
+async def tells_no_newest_revision_before_the_event(cluster: ServiceCaller) -> None:
+    """A message of events that names the newest revision names that of its last event, or a later one of the log."""
+    before = await cluster.describe()
+    _, events = await cluster.run_to_its_end(cluster.gpu_ids[0])
+    async with cluster.watch(before.revision, before.incarnation) as watch:
+        while not watch.events or watch.events[-1].revision < events[-1].revision:
+            told = await watch.next_batch()
+            if told.newest_revision:
+                last, newest = told.events[-1].revision, (await cluster.describe()).revision
+                named = f"newest_revision {told.newest_revision}"
+                expect(last <= told.newest_revision <= newest, f"newest_revision from {last} to {newest}", named)
+
+
+@rule
 async def resumes_after_any_revision(cluster: ServiceCaller) -> None:
     """A watch after any revision that is kept gives every event after it, and begins with the next one."""
     before = await cluster.describe()

@@ -1,23 +1,26 @@
 """Tests for slower GPUs and for a changed mix of jobs: scores with a false-alarm rate. Arrays only.
 
-Both scores are 1 - p: the share of healthy checks with a smaller deviation. From FLAGGED on a GPU or the mix is
-flagged, so each single check flags at most 1 % of healthy GPUs (or of unchanged mixes). Consecutive checks of one GPU
-share 19 of 20 jobs: over 20 jobs about 5 % of healthy GPUs are flagged at some time (benchmarks/decompose.py).
+Both scores are 1 - p: the share of healthy checks with a smaller deviation. From SUSPECTED on the mix is flagged, so
+each single check flags at most 1 % of unchanged mixes. That rate for each GPU would flag ten of 1,024 healthy ones at
+any time, so GPUs are flagged together, by Benjamini and Hochberg's rule: with n GPUs the k most suspected ones are
+flagged for the largest k for which the k-th p is at most 1 % of k / n. If all are healthy, some are flagged in 1 % of
+looks; of flagged GPUs 1 % are healthy on average (benchmarks/drift_flags.py). Consecutive looks share 19 of 20 jobs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
 
-from adlro.records.matrices import GpuDrift, MixDrift
+from adlro.records.matrices import SUSPECTED, DriftSummary, GpuDrift, MixDrift
 
-FLAGGED = 0.99
-"""Score from which a GPU or the mix is flagged: a false-alarm rate of 1 % per check."""
+FALSE_SHARE = 0.01
+"""The share of flagged GPUs that may be healthy, and of looks at healthy GPUs that flag any."""
 
 GPU_WINDOW = 20
 """Number of a GPU's newest jobs in its score."""
@@ -43,6 +46,17 @@ _NORMAL = NormalDist()
 HEALTHY = GpuDrift()
 
 
+def summary_of(drifts: Iterable[GpuDrift], mix_drift: MixDrift) -> DriftSummary:
+    """The drift of a cluster; `drifts`: of its GPUs."""
+    tested = [each for each in drifts if each.job_count >= _LEAST_JOBS]
+    return DriftSummary(
+        mix_drift,
+        sum(each.flagged for each in tested),
+        sum(each.score >= SUSPECTED for each in tested),
+        (1.0 - SUSPECTED) * len(tested),
+    )
+
+
 class GpuDriftDetector:
     """Compares each GPU's jobs with the predictions for its model, and with the jobs of its peers."""
 
@@ -58,6 +72,8 @@ class GpuDriftDetector:
         self._unit: deque[float] = deque(maxlen=512)  # |residual| / spread of all GPUs' newest jobs
         self._unit_count = 0  # all so far; the deque's length stays at its limit
         self._scale = 1.0
+        self._p: dict[Hashable, float] = {}  # by GPU that has jobs enough
+        self._flagged: frozenset[Hashable] | None = None  # None: to be worked out
 
     def observe(self, gpu: Hashable, gpu_model: str, residual: float, spread: float) -> None:
         """Adds a finished job.
@@ -84,15 +100,15 @@ class GpuDriftDetector:
         clip = _CLIP * jobs[:, 1] * self._scale
         self._sums[gpu] = float((np.clip(jobs[:, 0], -clip, clip) * precision).sum()), float(precision.sum())
         self._states.pop(gpu, None)
+        self._flagged = None
 
     def state(self, gpu: Hashable) -> GpuDrift:
         """The drift of a GPU."""
         if gpu not in self._jobs:
             return HEALTHY
-        found = self._states.get(gpu)
-        if found is None:
-            found = self._states[gpu] = self._judge(gpu)
-        return found
+        flagged = gpu in self._all_flagged()
+        found = self._judged(gpu)
+        return dataclasses.replace(found, flagged=True) if flagged else found
 
     def states(self) -> Mapping[Hashable, GpuDrift]:
         """The drift of every GPU that ran jobs."""
@@ -100,12 +116,29 @@ class GpuDriftDetector:
 
     def log_slowdown(self, gpu: Hashable) -> float:
         """The logarithm of the slowdown of jobs on this GPU relative to its model."""
-        return -math.log(self.state(gpu).speed_ratio)
+        return -math.log(self._judged(gpu).speed_ratio) if gpu in self._jobs else 0.0
+
+    def _judged(self, gpu: Hashable) -> GpuDrift:
+        """The drift of a GPU that ran jobs, looked at by itself: not flagged."""
+        found = self._states.get(gpu)
+        if found is None:
+            found = self._states[gpu] = self._judge(gpu)
+        return found
+
+    def _all_flagged(self) -> frozenset[Hashable]:
+        if self._flagged is None:
+            for gpu in self._jobs:
+                self._judged(gpu)
+            gpus, limit = sorted(self._p, key=self._p.__getitem__), FALSE_SHARE / max(len(self._p), 1)
+            most = max((k for k, gpu in enumerate(gpus, start=1) if self._p[gpu] <= limit * k), default=0)
+            self._flagged = frozenset(gpus[:most])
+        return self._flagged
 
     def _judge(self, gpu: Hashable) -> GpuDrift:
         jobs = np.array(self._jobs[gpu])  # n x (residual, spread)
         count = len(jobs)
         if count < _LEAST_JOBS:
+            self._p.pop(gpu, None)  # another card with the same name
             return GpuDrift(job_count=count)
         peers, peers_variance = self._peers(gpu)
         spread = jobs[:, 1] * self._scale
@@ -115,9 +148,9 @@ class GpuDriftDetector:
         weights = np.cumsum(precision[::-1])
         sums = np.cumsum((residual * precision)[::-1])
         at = min(count, GPU_WINDOW) - 1
-        z = sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at]))
-        score = _NORMAL.cdf(float(z))
-        return GpuDrift(score, score >= FLAGGED, self._speed(sums, weights, peers_variance), count)
+        z = float(sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at])))
+        self._p[gpu] = _NORMAL.cdf(-z)
+        return GpuDrift(_NORMAL.cdf(z), False, self._speed(sums, weights, peers_variance), count)
 
     def _speed(
         self,
@@ -144,7 +177,7 @@ class GpuDriftDetector:
             if model != self._model[gpu] or other == gpu:
                 continue
             known = self._states.get(other)
-            if known is not None and known.flagged:
+            if known is not None and known.score >= SUSPECTED:
                 continue
             of_other = self._sums[other]
             total += of_other[0]
@@ -210,7 +243,7 @@ class MixDriftDetector:
         total = sum(weight for _, weight, _, _ in told)
         combined = _combined([p for p, _, _, _ in told], [weight / total for _, weight, _, _ in told])
         score = 1.0 - combined
-        return MixDrift(score, score >= FLAGGED, variable, variation)
+        return MixDrift(score, score >= SUSPECTED, variable, variation)
 
 
 def _count(counters: Sequence[Counter[Hashable]], job: tuple[Hashable, ...], by: int) -> None:

@@ -33,20 +33,24 @@ from adlro.services.decompose.pairs.pair_fits import PairFits, with_shipped
 from adlro.services.decompose.pairs.pair_memory import PairKey, PairMemory
 from adlro.services.decompose.runtimes.background_refits import BackgroundRefits
 from adlro.services.decompose.runtimes.coverage_figures import CoverageFigures, show_coverage
-from adlro.services.decompose.runtimes.drift import DriftDetectors
+from adlro.services.decompose.runtimes.drift import DriftDetectors, summary_of
 from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
 from adlro.services.decompose.runtimes.plain_predictor import PlainPredictor
 from adlro.services.decompose.runtimes.predictor import Predictor, require_known
 from adlro.services.decompose.server import messages
 from adlro.services.decompose.settings import DecomposeSettings
+from adlro.services.decompose.state_feed import StateFeed
 from adlro.services.decompose.stream_followers import START, FollowedStreams
 from adlro.services.decompose.variables.variables import VOCABULARY_VERSION, Variables
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import decompose_service_pb2 as pb
 from adlro.v1 import decompose_service_pb2_grpc as pb_grpc
 from adlro.wire import (
+    PlanesNow,
+    VariableValues,
     cluster_state_to_proto,
     evidence_to_proto,
+    planes_to_proto,
     predictions_to_proto,
     recollection_to_proto,
     spec_from_proto,
@@ -96,6 +100,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         self._learning = Learning(self._predictor, speeds, RestartCosts(), self._pairs)
         self._states: dict[str, tuple[GpuMatrixSnapshot, int, pb.ClusterState]] = {}
         self._bundles: dict[str, ClusterBundle] = {}
+        self._planes: dict[str, PlanesNow] = {}
+        self._feeds: dict[tuple[str, bool, float], StateFeed[GpuMatrixSnapshot] | StateFeed[PlanesNow]] = {}
         self._memory_file: MemoryFile | None = None
         self._followers: FollowedStreams
         self._metrics: DecomposeMetrics
@@ -207,6 +213,12 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
         """Returns the GPU matrix."""
         matrix = await self._followers.matrix(await self._followers.named(request.cluster))
         snapshot = matrix.snapshot()
+        if request.view == pb.CLUSTER_STATE_VIEW_PLANES:
+            if request.include_bundle:
+                raise InvalidInput(
+                    "include_bundle: the view PLANES has no bundle; ask for the view FULL", field="include_bundle"
+                )
+            return pb.GetClusterStateResponse(planes=planes_to_proto(self._planes_at(snapshot)))
         state = self._state(snapshot)
         if request.include_bundle:
             # A copy: the cached message is shared with callers that did not request it.
@@ -219,27 +231,47 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 state.bundle.variables.add(name=name, values=values)
         return pb.GetClusterStateResponse(state=state)
 
-    async def WatchClusterState(
-        self, request: pb.WatchClusterStateRequest, context: Context
-    ) -> AsyncIterator[pb.WatchClusterStateResponse]:
-        """Sends the GPU matrix now and after changes; changes between two messages become one."""
+    async def WatchClusterState(self, request: pb.WatchClusterStateRequest, context: Context) -> AsyncIterator[bytes]:
+        """Sends the GPU matrix now and after changes; changes between two messages become one.
+
+        Bytes: a message is encoded once for all watchers of a view and an interval.
+        """
         name = await self._followers.named(request.cluster)
-        interval_s = request.min_interval_s or DEFAULT_WATCH_INTERVAL_S
-        matrix = await self._followers.matrix(name)
+        await self._followers.matrix(name)
+        planes = request.view == pb.CLUSTER_STATE_VIEW_PLANES
+        key = name, planes, request.min_interval_s or DEFAULT_WATCH_INTERVAL_S
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = self._feed(*key)
         draining = asyncio.ensure_future(self._draining.wait())
         try:
-            while not draining.done():
-                snapshot = matrix.snapshot()
-                yield pb.WatchClusterStateResponse(state=self._state(snapshot))
-                await asyncio.wait([draining], timeout=interval_s)
-                changed = asyncio.ensure_future(matrix.changed(snapshot.revision))
-                try:
-                    await asyncio.wait([changed, draining], return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                matrix = self._clusters.find(name)  # the cluster may be gone, or new
+            async for encoded in feed.watch(draining):
+                yield encoded
         finally:
             draining.cancel()
+            if feed.is_idle and self._feeds.get(key) is feed:
+                del self._feeds[key]
+
+    def _feed(self, name: str, planes: bool, interval_s: float) -> StateFeed[GpuMatrixSnapshot] | StateFeed[PlanesNow]:
+        """The messages of WatchClusterState for all watchers of one view and interval."""
+
+        def snapshot() -> GpuMatrixSnapshot:
+            return self._clusters.find(name).snapshot()  # the cluster may be gone, or new
+
+        async def changed(state: GpuMatrixSnapshot | PlanesNow) -> None:
+            await self._clusters.find(name).changed(state.revision)
+
+        def whole(state: GpuMatrixSnapshot) -> bytes:
+            return pb.WatchClusterStateResponse(state=self._state(state)).SerializeToString()
+
+        def encoded(now: PlanesNow, before: PlanesNow | None = None) -> bytes:
+            return pb.WatchClusterStateResponse(planes=planes_to_proto(now, before)).SerializeToString()
+
+        if not planes:
+            return StateFeed(snapshot, changed, whole, None, interval_s)
+        return StateFeed(
+            lambda: self._planes_at(snapshot()), changed, encoded, lambda before, now: encoded(now, before), interval_s
+        )
 
     async def PredictRuntime(self, request: pb.PredictRuntimeRequest, context: Context) -> pb.PredictRuntimeResponse:
         """Predicts jobs x GPU models."""
@@ -384,6 +416,8 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
     def _state_of(self, snapshot: GpuMatrixSnapshot) -> ClusterState:
         """The record of a snapshot, with the drift."""
         times, levels = snapshot.sample_times_unix_s.tolist(), snapshot.levels.T.tolist()
+        drifts = [self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id)) for gpu_id, _, _ in snapshot.gpus]
+        summary = summary_of(drifts, self._drift.mix.state())
         return ClusterState(
             cluster=snapshot.cluster,
             gpus=tuple(
@@ -393,12 +427,37 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                     gpu_model=gpu_model,
                     sample_time_unix_s=None if math.isnan(sample_time) else sample_time,
                     variables=tuple(self._variables.of_gpu_levels(gpu_model, *of_gpu)),
-                    drift=self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id)),
+                    drift=drift,
                 )
-                for (gpu_id, node_id, gpu_model), sample_time, of_gpu in zip(snapshot.gpus, times, levels, strict=True)
+                for (gpu_id, node_id, gpu_model), sample_time, of_gpu, drift in zip(
+                    snapshot.gpus, times, levels, drifts, strict=True
+                )
             ),
             planes=snapshot.planes,
             newest_sample_unix_s=snapshot.newest_sample_unix_s,
             revision=snapshot.revision,
-            mix_drift=self._drift.mix.state(),
+            mix_drift=summary.mix_drift,
+            flagged_count=summary.flagged_count,
+            suspected_count=summary.suspected_count,
+            suspected_by_chance_count=summary.suspected_by_chance_count,
         )
+
+    def _planes_at(self, snapshot: GpuMatrixSnapshot) -> PlanesNow:
+        """The planes of the newest snapshot, with the drift; created once for all callers, until the next change."""
+        found = self._planes.get(snapshot.cluster)
+        if found is None or found.revision != snapshot.revision:
+            states = [self._drift.gpus.state(GpuKey(snapshot.cluster, gpu_id)) for gpu_id, _, _ in snapshot.gpus]
+            found = self._planes[snapshot.cluster] = PlanesNow(
+                snapshot.cluster,
+                snapshot.revision,
+                snapshot.newest_sample_unix_s,
+                snapshot.gpus,
+                {metric: plane.normalized for metric, plane in snapshot.planes.items()},
+                {
+                    name: VariableValues(*each)
+                    for name, each in self._variables.of_level_planes(snapshot.levels).items()
+                },
+                {number: drift for number, drift in enumerate(states) if drift.job_count},
+                summary_of(states, self._drift.mix.state()),
+            )
+        return found

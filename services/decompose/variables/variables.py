@@ -169,6 +169,22 @@ class Variables:
             variables.append(self.temperature_level.variable(temperature))
         return variables
 
+    def of_level_planes(self, levels: NDArray[np.int32]) -> dict[str, tuple[tuple[str, ...], NDArray[np.uint8]]]:
+        """The variables of G GPUs by name: the values that they have, and each GPU's place among these.
+
+        Args:
+            levels: 3 x G, see `gpu_levels`. An unknown level is the empty value.
+        """
+        found = {}
+        for variable, of_gpus in zip(
+            (self.utilization_level, self.memory_level, self.temperature_level), levels, strict=True
+        ):
+            numbers, places = np.unique(of_gpus, return_inverse=True)
+            told = [None if number == UNKNOWN else variable.variable(number) for number in numbers.tolist()]
+            values = tuple("" if each is None else each.value for each in told)
+            found[variable.name] = values, places.astype(np.uint8)
+        return found
+
 
 def gpu_levels(
     utilization_ratio: NDArray[np.floating], memory_used_mib: NDArray[np.floating], temperature_c: NDArray[np.floating]

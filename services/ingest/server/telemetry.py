@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -22,12 +22,15 @@ from adlro.services.ingest.server import blocks
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, failed, until
 from adlro.services.ingest.settings import IngestSettings
 from adlro.services.ingest.telemetry_store import StoredBlock, TelemetryStore, source_of
+from adlro.services.ingest.thinning import MOST_STEPS, Thinned, of_gpus
 from adlro.v1 import telemetry_pb2, telemetry_service_pb2, telemetry_service_pb2_grpc
-from adlro.wire import block_to_proto, cluster_from_proto, cluster_to_proto
+from adlro.wire import block_from_proto, block_to_proto, cluster_from_proto, cluster_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _DEFAULT_MAX_BLOCKS = 100
+# Of a block in an answer: its tag and its length.
+_TAG_BYTES = 6
 # Of one PushTelemetry stream; large blocks reach the limit in bytes first.
 _BLOCKS_IN_FLIGHT = 256
 
@@ -152,17 +155,64 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
     ) -> telemetry_service_pb2.GetTelemetryResponse:
         """The newest value of every GPU, and the blocks of a window."""
         view = await self._cluster(request.cluster or self._settings.cluster, "cluster")
+        gpu_ids = _known_gpus(view, request.gpu_ids)
+        _check_steps(request)
         latest = merge_newest(view, await self._store.newest_samples(view.cluster.name))
+        if gpu_ids:
+            latest = of_gpus(latest, gpu_ids) or latest
         response = telemetry_service_pb2.GetTelemetryResponse(latest=block_to_proto(latest))
-        if request.window_s > 0:
-            room_bytes = self._settings.max_message_bytes - response.ByteSize()
+        room_bytes = self._settings.max_message_bytes - response.ByteSize()
+        if request.step_s > 0:
+            response.window.extend(await self._thinned(view, gpu_ids, request, room_bytes))
+        elif request.window_s > 0:
             max_blocks = request.max_blocks or _DEFAULT_MAX_BLOCKS
-            window = await self._window(view.cluster.name, request.window_s, max_blocks, room_bytes)
+            window = await self._window(view.cluster.name, request.window_s, max_blocks, room_bytes, gpu_ids)
             response.window.extend(window)
         return response
 
+    async def _thinned(
+        self,
+        view: ClusterView,
+        gpu_ids: tuple[str, ...],
+        request: telemetry_service_pb2.GetTelemetryRequest,
+        room_bytes: int,
+    ) -> list[telemetry_pb2.NormalizedBlock]:
+        """The window as one block with a sample a step; none where nothing was reported."""
+        cluster, since_unix_s = view.cluster.name, time.time() - request.window_s
+        thinned = Thinned(cluster, gpu_ids or tuple(view.number_of), since_unix_s, request.step_s)
+        left = request.max_blocks or MOST_STEPS
+        async for body in self._store.entries(cluster, since_unix_s - self._limits.future_s):
+            block = self._readable(cluster, body)
+            if block is None or block.sample_times_unix_s[-1] < since_unix_s:
+                continue
+            thinned.add(block_from_proto(block))
+            left -= 1
+            if not left:
+                break
+            await asyncio.sleep(0)  # other calls have their turn
+        window = thinned.block()
+        if window is None:
+            return []
+        message = block_to_proto(window)
+        if message.ByteSize() > room_bytes:
+            raise LimitExceeded(
+                f"step_s: {len(window.sample_times_unix_s)} samples of {len(window.gpu_ids)} GPUs do not fit into one "
+                "message; make steps longer, request a shorter window, or name fewer gpu_ids",
+                field="step_s",
+                reason="WINDOW_TOO_LARGE",
+            )
+        return [message]
+
+    def _readable(self, cluster: str, body: bytes) -> telemetry_pb2.NormalizedBlock | None:
+        """The block of an entry; None: it can't be read, which is counted."""
+        try:
+            return blocks.message_from_entry(body)
+        except DataLoss as error:
+            self._store.unreadable.add(f"telemetry of {cluster}, {sha256(body).hexdigest()[:16]}", error)
+            return None
+
     async def _window(
-        self, cluster: str, window_s: float, max_blocks: int, room_bytes: int
+        self, cluster: str, window_s: float, max_blocks: int, room_bytes: int, gpu_ids: tuple[str, ...]
     ) -> list[telemetry_pb2.NormalizedBlock]:
         """The newest blocks with a sample of the last `window_s` seconds, oldest first."""
         since_unix_s = time.time() - window_s
@@ -170,19 +220,22 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
         size = 0
         # A sample may be ahead of the wall clock by this much when it arrives.
         async for body in self._store.entries(cluster, since_unix_s - self._limits.future_s):
-            try:
-                block = blocks.message_from_entry(body)
-            except DataLoss as error:
-                self._store.unreadable.add(f"telemetry of {cluster}, {sha256(body).hexdigest()[:16]}", error)
+            block = self._readable(cluster, body)
+            if block is None or block.sample_times_unix_s[-1] < since_unix_s:
                 continue
-            if block.sample_times_unix_s[-1] < since_unix_s:
-                continue
-            size += len(body)  # as in the answer: an entry is a block with tag and length
+            block_bytes = len(body)  # as in the answer: an entry is a block with tag and length
+            if gpu_ids:
+                part = of_gpus(block_from_proto(block), gpu_ids)
+                if part is None:
+                    continue
+                block = block_to_proto(part)
+                block_bytes = block.ByteSize() + _TAG_BYTES
+            size += block_bytes
             if size > room_bytes:
                 way_out = f"set max_blocks to {len(out)} or less, or " if out else ""
                 raise LimitExceeded(
                     f"window_s: the blocks of the last {window_s:g} s do not fit into one message "
-                    f"(only {len(out)} of them do); {way_out}request a shorter window",
+                    f"(only {len(out)} of them do); {way_out}request a shorter window, or steps (step_s)",
                     field="window_s",
                     reason="WINDOW_TOO_LARGE",
                     metadata={"fitting_blocks": str(len(out))},
@@ -250,3 +303,26 @@ def _after_blocks(error: AdlroError, count: int) -> AdlroError:
         metadata={**error.metadata, "index": str(count)},
         retry_after_s=error.retry_after_s,
     )
+
+
+def _known_gpus(view: ClusterView, gpu_ids: Sequence[str]) -> tuple[str, ...]:
+    for number, gpu_id in enumerate(gpu_ids):
+        if gpu_id not in view.number_of:
+            field = f"gpu_ids[{number}]"
+            raise InvalidInput(
+                f"{field}: cluster {view.cluster.name!r} has no GPU {gpu_id!r}", field=field, reason="UNKNOWN_GPU"
+            )
+    return tuple(gpu_ids)
+
+
+def _check_steps(request: telemetry_service_pb2.GetTelemetryRequest) -> None:
+    if not request.step_s:
+        return
+    if not request.window_s:
+        raise InvalidInput("step_s: steps are those of a window; set window_s too", field="step_s")
+    if request.window_s / request.step_s > MOST_STEPS:
+        raise InvalidInput(
+            f"step_s: the window of {request.window_s:g} s has more than {MOST_STEPS} steps of {request.step_s:g} s; "
+            f"set step_s to {request.window_s / MOST_STEPS:g} or more",
+            field="step_s",
+        )

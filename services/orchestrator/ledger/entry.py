@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from adlro.records.jobs import Job, JobState
+from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.records.predictions import PredictedInterval
 from adlro.state.observation import Floats
 from adlro.store import sequence_of
@@ -50,6 +50,7 @@ class Entry:
     has_part: bool = False  # its attempt has a part of its GPU, and another job may have the rest
     mate: Entry | None = None  # the other job on its GPU
     interval: PredictedInterval | None = None  # around expected_s, as decompose reported it
+    counted: tuple[Phase, PendingReason | None, int, bool] | None = None  # as `Counts` has counted it
     told: float = 1.0  # the share of its speed that it is expected to keep beside that job; 1: alone
 
     @property

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from adlro.records.jobs import AttemptRef, JobState, PendingReason
+from adlro.services.orchestrator.ledger.counts import ELSEWHERE
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.sharing import asks_for_a_part
@@ -24,6 +25,21 @@ def check_ledger(ledger: Ledger) -> None:
         _check_entry(ledger, entry)
     _check_occupancy(ledger)
     _check_queue(ledger)
+    _check_counts(ledger)
+
+
+def _check_counts(ledger: Ledger) -> None:
+    counts, entries = ledger.counts, list(ledger.entries.values())
+    placed = [entry for entry in entries if entry.phase is Phase.PLACED]
+    waiting = [entry for entry in entries if entry.phase in (Phase.QUEUED, Phase.PAUSED)]
+    models = [int(ledger.layout.gpu_model[entry.gpus[0]]) if entry.gpus else ELSEWHERE for entry in placed]
+    assert counts.phases == Counter(entry.phase for entry in entries), "jobs by phase are miscounted"
+    assert counts.by_model == Counter(models), "placed jobs by model are miscounted"
+    launching = sum(entry.job.state is JobState.PENDING for entry in placed)
+    assert counts.launching == launching, f"{counts.launching} jobs count as launching, not {launching}"
+    assert counts.by_reason == Counter(entry.job.pending_reason for entry in waiting), "reasons are miscounted"
+    assert counts.by_job_type == Counter(entry.job.spec.job_type for entry in waiting), "types are miscounted"
+    assert counts.by_user == Counter(entry.job.spec.user for entry in waiting), "users are miscounted"
 
 
 def _check_entry(ledger: Ledger, entry: Entry) -> None:

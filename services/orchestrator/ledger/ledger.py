@@ -15,6 +15,7 @@ from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.records.outcomes import ApplicationSize
 from adlro.records.predictions import PredictedInterval
+from adlro.services.orchestrator.ledger.counts import ELSEWHERE, Counts
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.preempting import StopRules, gpu_figures, share_left
@@ -62,6 +63,7 @@ class Ledger:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
         self.entries: dict[str, Entry] = {}
+        self.counts = Counts()
         # Counts changes of GPUs, nodes or expected durations: each makes earlier observations invalid.
         self.changes = 0
         self.user_service = UserService(user_service_s or {})
@@ -109,6 +111,7 @@ class Ledger:
         entry.interval = interval
         entry.spread_speed = self._spread_speed(job.spec, spread_speed)
         self.entries[job.job_id] = entry
+        self.count_anew(entry)
         return entry
 
     def expect(
@@ -196,6 +199,7 @@ class Ledger:
         """Inserts a job into the queue, in the order of `Entry.order`."""
         entry.phase = Phase.QUEUED
         self._queue.add(entry, self.user_service.number_of(entry.job.spec.user), self._pairs)
+        self.count_anew(entry)
 
     def share_of(self, spec: JobSpec) -> float:
         """The share that a job is to have of each of its GPUs."""
@@ -231,6 +235,7 @@ class Ledger:
         self._hold(entry)
         self._leave_queue(entry)
         entry.phase = Phase.PLACED
+        self.count_anew(entry)
         if entry.job.spec.preemptible is not None:
             self._preemptible[entry.job.job_id] = entry
 
@@ -299,6 +304,7 @@ class Ledger:
         """Marks a job as placed on a GPU that the cluster no longer has: it holds nothing here."""
         self._leave_queue(entry)
         entry.phase = Phase.PLACED
+        self.count_anew(entry)
 
     def runs_since(self, entry: Entry, start_s: float) -> None:
         """Sets the start of a placed job, as reported by the cluster."""
@@ -382,6 +388,7 @@ class Ledger:
         self.release(entry, time_s)
         del self.entries[entry.job.job_id]
         entry.phase = Phase.GONE
+        self.count_anew(entry)
 
     def _leave_queue(self, entry: Entry) -> None:
         if entry.row < 0:
@@ -446,8 +453,11 @@ class Ledger:
 
     def count(self, phase: Phase) -> int:
         """Number of entries in a phase."""
-        # list() first: a metrics thread may call this while the loop changes the entries.
-        return sum(entry.phase is phase for entry in list(self.entries.values()))
+        return self.counts.phases[phase]
+
+    def count_anew(self, entry: Entry) -> None:
+        """Brings `counts` up to date after a change of a job's phase or record."""
+        self.counts.note(entry, int(self.layout.gpu_model[entry.gpus[0]]) if entry.gpus else ELSEWHERE)
 
     def queued(self, start: int = 0, end: int | None = None) -> list[Entry]:
         """The queue or a part of it, in order."""
@@ -457,6 +467,11 @@ class Ledger:
     def can_start_something(self) -> bool:
         """Whether there is a waiting job and an idle GPU; cheap."""
         return bool(self._queue.entries) and bool(np.any(self.occupancy.usable & self.occupancy.idle))
+
+    @property
+    def idle_count(self) -> int:
+        """Number of GPUs on which a job could start."""
+        return int(np.count_nonzero(self.occupancy.usable & self.occupancy.idle))
 
     def can_stop_something(self, time_s: float) -> bool:
         """Whether there is a waiting job, and one runs that may be stopped for another, now or later; cheap."""
@@ -487,12 +502,17 @@ class Ledger:
         """
         return len(self.entries) > len(self._queue.entries)  # jobs outside the queue are placed or join it later
 
-    def observe(self, time_s: float) -> Observation:
-        """The decision point as a policy observes it, N = 1. Row j is the j-th job of the queue."""
+    def observe(self, time_s: float, most: int | None = None) -> Observation:
+        """The decision point as a policy observes it, N = 1. Row j is the j-th job of the queue.
+
+        Args:
+            time_s: cluster time.
+            most: the first so many jobs alone; None: all. Not while a job has the reservation.
+        """
         reserved = None
         if self.reserved is not None:
             reserved = np.array([self._queue.place_of(self.reserved)])
-        return self._observe(time_s, self._queue.rows, reserved)
+        return self._observe(time_s, self._queue.rows[:most], reserved)
 
     def observe_some(self, time_s: float, entries: Sequence[Entry]) -> Observation:
         """The same with some jobs of the queue alone: row j is the j-th of these; without the reservation."""

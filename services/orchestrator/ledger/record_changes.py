@@ -31,6 +31,7 @@ class RecordChanges:
         self._note(entry.job, entry.version, job, outcome)
         entry.job = job
         entry.version += 1
+        self.ledger.count_anew(entry)
 
     def record_untracked(self, before: Job, version: int, job: Job) -> None:
         """Sets the next record of a job that is not in the ledger (yet)."""
@@ -164,6 +165,7 @@ class RecordChanges:
             self.ledger.forget(entry)
         elif paused:
             entry.phase = Phase.PAUSED
+            self.ledger.count_anew(entry)
         else:
             self.ledger.enqueue(entry)
 

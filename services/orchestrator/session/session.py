@@ -5,6 +5,9 @@ cluster, reconciles the two, and then follows two logs: the jobs' changes and th
 (`session.core`) decides what to do about them; this module carries out its effects: it writes scripts, sends launches
 and stops, and makes other calls. Its code does not depend on the states of jobs.
 
+On a clock that goes on by itself, events that have come while a round of decisions went on are applied together before
+the next one: what the ledger says is then never older than one round, however many events come.
+
 Any failure ends the session, and the next one starts from the stored records.
 """
 
@@ -20,6 +23,7 @@ import structlog
 from adlro.errors import Conflict, Stale, Unavailable, Unsupported
 from adlro.records.events import Clock, ClockMode, ClusterDescription, EventBatch
 from adlro.records.jobs import JobSpec
+from adlro.records.status import EventLag
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.sharing import PairTable, asks_for_a_part
@@ -32,6 +36,7 @@ from adlro.services.orchestrator.session.core import effects, inputs
 from adlro.services.orchestrator.session.core.arrivals import ARRIVALS_AT_ONCE
 from adlro.services.orchestrator.session.core.core import Core
 from adlro.services.orchestrator.session.core.effects import Effects
+from adlro.services.orchestrator.session.event_lag import Arriving, KnownEvents
 from adlro.services.orchestrator.session.holding import Holding
 from adlro.services.orchestrator.session.loading import Loaded, load
 from adlro.store import JobChange, JobStore, sequence_of
@@ -87,7 +92,9 @@ class Session:
         self._log = log
         self._on_decision = on_decision
         self._policy = acting.policy  # the policy that the core knows
-        self._inbox: asyncio.Queue[inputs.Event] = asyncio.Queue()
+        self._inbox: asyncio.Queue[inputs.Event | Arriving] = asyncio.Queue()
+        self._arriving: Arriving | None = None  # in the inbox, and events that come may wait with it
+        self._known_events = KnownEvents(0, 0, 0.0)
         self._background: asyncio.TaskGroup
         self._reminders: set[asyncio.TimerHandle] = set()
         self._acknowledge_up_to = 0
@@ -114,6 +121,10 @@ class Session:
     def now_s(self) -> float:
         """Cluster time of `applied`."""
         return 0.0 if self._core is None else self._core.now_s
+
+    def event_lag(self) -> EventLag:
+        """How far this session is behind the cluster."""
+        return self._known_events.lag(self.applied, time.monotonic())
 
     # ---- the whole of it
 
@@ -142,6 +153,7 @@ class Session:
         self.acting.note_clock(clock)
         self.acting.incarnation = description.incarnation
         self._core = self._core_of(description, clock, loaded)
+        self._known_events = KnownEvents(self.applied, description.revision, time.monotonic())
         try:
             async with asyncio.TaskGroup() as group:
                 self._background = group
@@ -226,8 +238,18 @@ class Session:
 
     async def _follow_cluster(self) -> None:
         async for batch in self._cluster.events(self.acting.incarnation, self.applied):
-            self._inbox.put_nowait(batch)
+            self._known_events.heard(batch, self.applied, time.monotonic())
+            self._put(batch)
         raise Unavailable("the cluster ended its event stream")
+
+    def _put(self, batch: EventBatch) -> None:
+        """Puts events into the inbox; a virtual clock stands still until each moment is applied by itself."""
+        if batch.clock.mode is ClockMode.VIRTUAL:
+            self._arriving = None
+            self._inbox.put_nowait(batch)
+        elif self._arriving is None or not self._arriving.take_up(batch):
+            self._arriving = Arriving(batch)
+            self._inbox.put_nowait(self._arriving)
 
     async def _follow_jobs(self, revision: int, newest: int) -> None:
         """Follows the changes that ingest writes; jobs up to number `newest` were read with the records."""
@@ -292,7 +314,13 @@ class Session:
 
     async def _act(self) -> None:
         while True:
-            await self._give(await self._inbox.get())
+            given = await self._inbox.get()
+            if isinstance(given, Arriving):
+                if given is self._arriving:
+                    self._arriving = None
+                await self._give(given.together())
+            else:
+                await self._give(given)
             if self._inbox.empty():
                 await self._give(inputs.Quiet())
             await self._let_others()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -22,7 +23,9 @@ from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailabl
 from adlro.placement import Placement
 from adlro.records.events import Capabilities, ClockMode
 from adlro.records.jobs import Job, JobSpec, JobState, JobType, PendingReason
-from adlro.v1 import orchestrator_service_pb2
+from adlro.records.matrices import DriftSummary, GpuDrift, MixDrift
+from adlro.v1 import job_pb2, orchestrator_service_pb2
+from adlro.wire import PlanesNow
 from tests.unit.client.fake_suite import FakeSuite
 
 Run = Callable[..., Any]
@@ -373,6 +376,38 @@ def test_status_and_queue_name_who_decides_and_how_often(suite: FakeSuite, adlro
     assert "policy sjf (overdue: the limit on waits decides)" in " ".join(adlro("queue").stderr.split())
     found = json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]
     assert found["decisions_by_basis"] == {"policy": 900, "margin": 73, "overdue": 12, "late": 3, "out_of_range": 12}
+
+
+def test_gpus_says_which_are_slower_and_what_is_chance(suite: FakeSuite, adlro: Run) -> None:
+    assert "drift" not in adlro("gpus").stdout, "of a decompose of an earlier release"
+    gpus = tuple((f"volta-0/{number}", "volta-0", "v100_sxm2") for number in range(4))
+    drifts = {1: GpuDrift(1.0, True, 0.8, 40), 2: GpuDrift(0.995, False, 0.97, 40)}
+    suite.planes = PlanesNow("default", 1, None, gpus, {}, {}, drifts, DriftSummary(MixDrift(), 1, 2, 0.04))
+    shown = " ".join(adlro("gpus").stdout.split())
+    assert "drift 1 slower than their model: volta-0/1 (80%) of its speed; 1 suspected, about 0.04 by chance" in shown
+    suite.planes = replace(suite.planes, drifts={}, summary=DriftSummary())
+    assert "drift" not in adlro("gpus").stdout
+
+
+def test_status_says_in_words_how_far_it_is_behind_and_what_jobs_wait_for(suite: FakeSuite, adlro: Run) -> None:
+    assert "behind" not in adlro("status").stdout
+    suite.event_lag = orchestrator_service_pb2.EventLag(unapplied_count=40, oldest_unapplied_s=1.5, newest_revision=100)
+    assert "behind" not in adlro("status").stdout, "a moment's lag is nothing to tell of"
+    suite.event_lag.unapplied_count, suite.event_lag.oldest_unapplied_s = 2700, 93.0
+    suite.waiting_by_reason = {job_pb2.PENDING_REASON_NO_FITTING_GPU: 2, job_pb2.PENDING_REASON_RESOURCES: 638}
+    suite.gpu_models = [
+        orchestrator_service_pb2.GpuModelFigures(
+            gpu_model="v100_sxm2", gpu_count=512, usable_count=508, allocated_count=500, lost_count=4, running_count=500
+        )
+    ]
+    shown = " ".join(adlro("status").stdout.split())
+    assert "2700 events behind the cluster, the oldest of 93.0 s ago: these figures are old" in shown
+    assert "waiting for: 2 no fitting gpu, 638 resources" in shown
+    assert "GPUs allocated: 500 of 512 v100_sxm2 (4 lost)" in shown
+    found = json.loads(adlro("status", "-o", "json").stdout)["orchestrator"]
+    assert found["event_lag"] == {"unapplied_count": 2700, "oldest_unapplied_s": 93.0, "newest_revision": 100}
+    assert found["waiting_by_reason"] == {"no_fitting_gpu": 2, "resources": 638}
+    assert found["gpu_models"][0]["usable_count"] == 508
 
 
 def test_status_counts_records_that_cannot_be_read(suite: FakeSuite, adlro: Run) -> None:

@@ -94,3 +94,20 @@ def test_a_list_is_written_for_replays(tmp_path: Path) -> None:
         refused = CliRunner().invoke(app, ["workload", *wrong])
         assert refused.exit_code == 2
         assert named in refused.stderr
+
+
+async def test_a_clock_that_has_gone_back_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another suite at the same address, started anew, has a cluster time near 0."""
+    suite = Suite(5.0, 0.001, time_s=50_000.0)
+    monkeypatch.setattr(asyncio, "sleep", suite.sleep)
+
+    async def submit(spec: JobSpec) -> Job:
+        if len(suite.submitted_s) == 10:
+            suite.time_s = 0.0
+        return await Suite.submit(suite, spec)
+
+    client = type("Client", (), {"clock": suite.clock, "submit": staticmethod(submit)})()
+    stream = workload.JobStream(cast(Any, client), "paper", 0.95, 100, seed=0)
+    await stream.run()
+    assert len(suite.submitted_s) == 100
+    assert suite.time_s < 1_000.0

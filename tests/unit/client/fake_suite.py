@@ -47,11 +47,13 @@ from adlro.v1 import (
     telemetry_service_pb2_grpc,
 )
 from adlro.wire import (
+    PlanesNow,
     chunk_to_proto,
     clock_to_proto,
     cluster_to_proto,
     description_to_proto,
     job_to_proto,
+    planes_to_proto,
     spec_from_proto,
 )
 
@@ -93,6 +95,10 @@ class FakeSuite:
         self.fallbacks: dict[Any, int] = {}
         self.decisions_by_basis: dict[Any, int] = {}
         self.decision_lists: list[Any] = []
+        self.planes: PlanesNow | None = None  # None: a decompose of an earlier release
+        self.event_lag: orchestrator_service_pb2.EventLag | None = None
+        self.waiting_by_reason: dict[Any, int] = {}
+        self.gpu_models: list[orchestrator_service_pb2.GpuModelFigures] = []
         self.deciding_basis: Any = orchestrator_service_pb2.DECISION_BASIS_POLICY
         self.drained: list[str] = []
         self.drain_reasons: dict[str, str] = {}
@@ -446,7 +452,9 @@ class _Services:
         state.planes.add(metric=1, unit=1, raw_f32=raw, normalized_f32=raw)
         return state
 
-    def do_GetClusterState(self, _request: Any) -> Any:
+    def do_GetClusterState(self, request: Any) -> Any:
+        if request.view == decompose_service_pb2.CLUSTER_STATE_VIEW_PLANES and self.suite.planes is not None:
+            return decompose_service_pb2.GetClusterStateResponse(planes=planes_to_proto(self.suite.planes))
         return decompose_service_pb2.GetClusterStateResponse(state=self._state())
 
     def do_WatchClusterState(self, _request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
@@ -477,6 +485,11 @@ class _Services:
 
     # OrchestratorService
 
+    def do_WatchStatus(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield orchestrator_service_pb2.WatchStatusResponse(status=self.do_GetStatus(request))
+        with self.suite.condition:
+            self.suite.condition.wait_for(lambda: not context.is_active(), 5)
+
     def do_GetStatus(self, _request: Any) -> Any:
         states = Counter(job.state for job in self.suite.jobs.values())
         return orchestrator_service_pb2.GetStatusResponse(
@@ -501,6 +514,12 @@ class _Services:
             if self.suite.shadow
             else None,
             wait_ratio=20,
+            event_lag=self.suite.event_lag,
+            waiting_by_reason=[
+                orchestrator_service_pb2.PendingReasonCount(reason=reason, count=count)
+                for reason, count in self.suite.waiting_by_reason.items()
+            ],
+            gpu_models=self.suite.gpu_models,
             deciding_policy="hold_gang" if self.suite.policy_problem else self.suite.policy,
             deciding_basis=orchestrator_service_pb2.DECISION_BASIS_OUT_OF_RANGE
             if self.suite.policy_problem

@@ -287,6 +287,7 @@ def test_predictions_and_recollections(client: Client) -> None:
 
 def test_decisions_policies_and_drains(suite: FakeSuite, client: Client) -> None:
     assert client.status().policy == "sjf"
+    assert next(client.watch_status(min_interval_s=0.5)) == client.status()
     assert client.set_policy("fcfs") == "sjf"
     assert [policy.name for policy in client.policies() if policy.acting] == ["fcfs"]
     suite.add(SPEC)

@@ -195,6 +195,14 @@ class CountsByTwo(Double):
         return answer
 
 
+@breaks("tells_no_newest_revision_before_the_event")
+class TellsOfAnOlderNewestRevision(Double):
+    async def WatchEvents(self, request, context) -> AsyncIterator[pb.WatchEventsResponse]:
+        async for message in super().WatchEvents(request, context):
+            message.newest_revision = max(1, message.events[-1].revision - 1)
+            yield message
+
+
 @breaks("resumes_after_any_revision")
 class BeginsWithTheGivenRevision(Double):
     async def WatchEvents(self, request, context) -> AsyncIterator[pb.WatchEventsResponse]:

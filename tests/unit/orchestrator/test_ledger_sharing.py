@@ -56,6 +56,7 @@ def place(ledger: Ledger, entry: Entry, gpu: int, time_s: float) -> None:
     share = ledger.share_of(entry.job.spec)
     ledger.place(entry, (gpu,), time_s, share=share)
     run(entry, ledger.layout.gpu_ids[gpu], time_s, share)
+    ledger.count_anew(entry)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -12,6 +12,7 @@ from adlro.errors import Conflict, InternalError, Stale, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import AttemptRef, PendingReason, Preemptible
+from adlro.records.status import EventLag
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Ledger
@@ -110,7 +111,7 @@ def test_each_gpu_is_in_one_state(cluster):
         ledger.place(queue(ledger, gpu + 1, (4.0, 4.0, 4.0)), (gpu,), 0.0)
     ledger.set_lost(["volta-0/1"], True)
     registry = CollectorRegistry()
-    show_view(lambda: View("fcfs", gpu_views(ledger), 12.0, 3.0), registry)
+    show_view(lambda: View("fcfs", gpu_views(ledger), 12.0, 3.0, EventLag(40, 2.5, 100)), registry)
 
     def states(model: str) -> dict[str, float | None]:
         names = ("occupied", "idle", "drained", "lost")
@@ -123,6 +124,8 @@ def test_each_gpu_is_in_one_state(cluster):
     assert (value(registry, "gpu_lost", **volta), value(registry, "gpu_occupied", **volta)) == (1, 0)
     assert value(registry, "policy_info", policy="fcfs") == 1
     assert value(registry, "oldest_wait_seconds") == 3.0
+    assert value(registry, "unapplied_events") == 40
+    assert value(registry, "oldest_unapplied_event_seconds") == 2.5
 
 
 async def test_the_first_of_the_queue_tells_how_long_it_has_waited(house: House) -> None:
@@ -149,7 +152,7 @@ async def test_one_that_stands_by_shows_no_gpus(house: House) -> None:
         return (await house.orchestrator.status()).problem.startswith("standing by: another holds")
 
     await house.until(stands_by)
-    assert house.orchestrator.view() == View("fcfs", (), 0.0, 0.0)
+    assert house.orchestrator.view() == View("fcfs", (), 0.0, 0.0, EventLag(0, 0.0, 0))
     assert value(house.registry, "acting") == 0
 
 

@@ -31,7 +31,7 @@ from adlro.records.jobs import (
     PendingReason,
     SimulatedWork,
 )
-from adlro.records.matrices import ClusterState, MetricColumn, StatePlane
+from adlro.records.matrices import ClusterPlanes, ClusterState, MetricColumn, StatePlane
 from adlro.records.predictions import PredictionBasis, RuntimePrediction
 from adlro.records.telemetry import Metric
 from adlro.records.watching import JobEventKind, JobFilter, JobPage
@@ -68,8 +68,9 @@ BY_HAND: dict[type[Any], Any] = {
     NormalizedJob: job_pb2.NormalizedJob,
     SimulatedWork: job_pb2.SimulatedWork,
     JobPage: job_service_pb2.ListJobsResponse,
+    ClusterPlanes: decompose_service_pb2.ClusterPlanes,
 }
-"""Translated by hand, in adlro/wire/jobs.py and watching.py; there and back is tests/unit/wire/test_jobs.py's."""
+"""Translated by hand; their way there and back is that of tests/unit/wire/test_jobs.py and test_planes.py."""
 # Written beside the record's fields: the format, and for older clients what follows from others.
 DERIVED = {"Job": {"format", "gpu_id", "attempt_count"}, "JobAttempt": {"gpu_id"}}
 IN_PARTS = {Placement, GpuShare, MetricColumn, StatePlane}
@@ -77,12 +78,14 @@ IN_PARTS = {Placement, GpuShare, MetricColumn, StatePlane}
 WITHOUT_RECORD = {
     # what services keep for themselves, each known to one of them
     "AttemptRecord", "DecisionStreamEntry", "JobStreamEntry", "OutcomeStreamEntry", "TelemetryStreamEntry",
+    # parts of the GPU matrix in short, translated by hand with it (tests/unit/wire/test_planes.py)
+    "BytePlane", "GpuDriftOf", "PlaneGpus", "VariablePlane",
     # telemetry as it comes, which ingest alone reads
     "MetricColumn", "TelemetryBlock",
     # what decompose is asked, and answers beside predictions
     "BundleVariable", "ClusterBundle", "Decomposition", "GpuSample", "JobPrediction", "Record",
     # counts by what a decision rests on: mappings in a record
-    "BasisCount", "FallbackCount",
+    "BasisCount", "FallbackCount", "JobTypeCount", "PendingReasonCount",
     # parts of others
     "GpuShare", "Placement", "NormalizedColumn", "StatePlane",
 }  # fmt: skip

@@ -103,6 +103,7 @@ class Arrivals:
 
     def _wait_for_begin(self, entry: Entry) -> None:
         entry.phase = Phase.BEGIN
+        self._state.ledger.count_anew(entry)
         assert entry.job.submit_s is not None
         self.wait_until(entry.job.submit_s, entry)
 

@@ -1,14 +1,16 @@
 """The core of a session: a state machine from inputs and their times to effects.
 
 A job's state changes only at an event of the cluster, in order: a new job or another policy only requests a wake-up
-from the cluster. Each event batch leads to one write (ends, intents to launch, and the revision up to which the
-cluster's log is applied), then the launches, then the acknowledgement. The core awaits nothing, has no clock, and draws
-no random numbers: the same inputs give the same effects.
+from the cluster. A round of decisions that was cut short goes on after the events that came meanwhile, or without any.
+Each event batch leads to one write (ends, intents to launch, and the revision up to which the cluster's log is
+applied), then the launches, then the acknowledgement. The core awaits nothing, has no clock, and draws no random
+numbers: the same inputs give the same effects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from adlro.decide.policies.base import Policy
@@ -35,6 +37,11 @@ from adlro.services.orchestrator.session.reconcile import Reconciled
 # Events that may change a policy's decision end a hold. So does a job that joins the queue.
 # A stop for another job is none: the policy asked for it. How long nothing has happened goes on, as in the simulator.
 ENDS_HOLD = frozenset(EventKind) - NOT_BLOCKING - {EventKind.WAKE_UP, EventKind.PREEMPTED}
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDue:
+    """Reminder: the last round was cut short, and the events that came meanwhile are applied."""
 
 
 class Core:
@@ -94,6 +101,7 @@ class Core:
         self._round = Round(state, decided)
         self._reasons = Reasons(state)
         self._learns_first = learns_first
+        self._round_due = False
         self._course: Steps[None] | None = None  # the course of steps that waits for the answer to its request
         self._begin_of: dict[type, Callable[[Any], Steps[None]]] = {
             inputs.Begun: self._begin,
@@ -220,6 +228,9 @@ class Core:
     def _remind(self, given: inputs.Reminded) -> Steps[None]:
         if isinstance(given.of, LaunchDue | StopDue | EndDue):
             yield from self._launches.reminded(given.of)
+        elif isinstance(given.of, RoundDue):
+            self._round_due = False
+            yield from self._decide()
         else:
             yield from self._reasons.refresh()
 
@@ -253,6 +264,11 @@ class Core:
             return  # written with the next batch, or at `Quiet`
         if self._learns_first:
             yield from state.write()
+        yield from self._decide()
+
+    def _decide(self) -> Steps[None]:
+        """Lets jobs join the queue, decides, and launches."""
+        state = self._state
         fresh, begun = yield from self._arrivals.join_queue()
         if (yield from self._expectations.bring_up_to_date(self.ledger, begun, virtual=state.virtual)):
             state.holding.ask_again()  # by the new predictions a hold may no longer pay
@@ -266,6 +282,9 @@ class Core:
         wake_up_s = state.holding.next_wake_up_s(state.now_s)
         if any(entry.victims for entry in picks) and not state.virtual:
             wake_up_s = 0.0  # the round is over; others may start now, while the stopped jobs end
+        elif self._round.is_cut and not self._round_due:
+            self._round_due = True
+            state.remind(0.0, RoundDue())
         yield from self._launches.start(picks, wake_up_s)
         if self.ledger.queue_length:
             self._reasons.refresh_later()

@@ -25,6 +25,16 @@ from adlro.services.orchestrator.session.core.inputs import Judged
 from adlro.services.orchestrator.session.core.state import SessionState, Steps
 from adlro.state.observation import Observation
 
+ROUND_S = 0.25
+"""Seconds of wall time after which a round ends, on a clock that goes on by itself.
+
+Its jobs are launched, and the events that have come meanwhile are applied, before the next round.
+"""
+
+
+PAIRS_AT_ONCE = 131_072
+"""Pairs of a waiting job and an idle GPU up to which a policy is shown all of them at once, outside virtual time."""
+
 
 class Round:
     """Decides which jobs start.
@@ -32,33 +42,45 @@ class Round:
     Args:
         state: the session's state.
         decided: number of decisions by earlier sessions of this process.
+
+    Attributes:
+        is_cut: the last round ended because of its length: the policy may start more at once.
     """
 
     def __init__(self, state: SessionState, decided: int) -> None:
         self._state = state
         self._count = decided
+        self.is_cut = False
 
     def decide(self) -> Steps[list[Entry]]:
         """Places the jobs that the policy starts at this moment; the caller records each before its launch."""
         state, ledger = self._state, self._state.ledger
         picks: list[Entry] = []
-        seen = None
+        self.is_cut, ends = False, state.now + ROUND_S
+        seen, looks_at_all = None, False
         while self._is_asked and not state.holding.in_force(state.now_s):
             if seen is None:
                 yield MORE  # ends the step, so that the next one contains only the request and can be timed
             if seen is None or seen != (ledger.changes, state.policy):
                 seen, policy = (ledger.changes, state.policy), state.policy
-                observation, queue = ledger.observe(state.now_s), ledger.queued()
+                most = None if looks_at_all else self._first_jobs()
+                observation, queue = ledger.observe(state.now_s, most), ledger.queued(0, most)
             if not len(observation.table.job) and not self._is_asked_where_nothing_fits:
-                break
+                if most is None:
+                    break
+                looks_at_all, seen = True, None
+                continue
             judged = yield Ask(policy, observation, state.virtual)
             assert isinstance(judged, Judged)
             if seen != (ledger.changes, state.policy):
                 continue  # a drain, or a change of policy, came during the judgement
             judgement = judged.judgement
-            state.basis = judgement.basis_of(0)
             row, second = winner_and_next(judgement.scores)
             job, gpus = judgement.action(observation.table, row)
+            if job < 0 and most is not None:
+                looks_at_all, seen = True, None
+                continue
+            state.basis = judgement.basis_of(0)
             victims: list[Entry] = []
             if (start := judgement.busy.get(0)) is not None:
                 job, gpus, second = start.job, start.gpus, row
@@ -91,8 +113,24 @@ class Round:
             yield MORE
             if victims:
                 break  # they wait again with the events of their ends, which another round follows
+            if not state.virtual and state.now > ends:
+                self.is_cut = True
+                break
             observation, queue = later or ledger.observe_after(observation, queue, job, gpus)
         return picks
+
+    def _first_jobs(self) -> int | None:
+        """The number of jobs that the policy is shown first; None: all.
+
+        A decision takes as long as there are pairs of a waiting job and an idle GPU. Where these are very many, most of
+        the first jobs start at once whatever comes behind them, so the policy is shown these alone. That no job is to
+        start, it only says of all of them. A virtual clock waits: there it is always shown all, as in the simulator.
+        """
+        state, ledger = self._state, self._state.ledger
+        if state.virtual or ledger.reserved is not None or state.policy.preempts or state.policy.shares:
+            return None
+        most = PAIRS_AT_ONCE // max(1, ledger.idle_count)
+        return most if most < ledger.queue_length else None
 
     @property
     def _is_asked(self) -> bool:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from adlro.records.matrices import SUSPECTED
 from adlro.services.decompose.runtimes.drift import (
-    FLAGGED,
     GPU_WINDOW,
     HEALTHY,
     MIX_WINDOW,
@@ -17,6 +17,7 @@ from adlro.services.decompose.runtimes.drift import (
     GpuDriftDetector,
     MixDriftDetector,
     chi_square_tail,
+    summary_of,
 )
 
 
@@ -38,6 +39,47 @@ def test_healthy_gpus_are_flagged_at_the_stated_rate(claimed, bias):
         state.flagged for _ in range(80) for state in fleet(rng, 40, claimed=claimed, bias=bias).states().values()
     ]
     assert np.mean(flagged) <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / len(flagged))
+
+
+def large_fleet(rng: np.random.Generator, gpus: int, slow: int = 0, by: float = 0.7) -> GpuDriftDetector:
+    """30 jobs on each of many GPUs, of which the first few are slow."""
+    drift = GpuDriftDetector()
+    for residuals in 0.3 * rng.standard_normal((30, gpus)) + by * (np.arange(gpus) < slow):
+        for gpu, residual in enumerate(residuals.tolist()):
+            drift.observe(gpu, "v100_sxm2", residual, 0.3)
+    return drift
+
+
+def test_of_many_healthy_gpus_hardly_ever_one_is_flagged_and_the_summary_says_what_chance_does():
+    rng = np.random.default_rng(11)
+    summaries = [summary_of(large_fleet(rng, 400).states().values(), UNCHANGED) for _ in range(12)]
+    assert sum(each.flagged_count for each in summaries) <= 1
+    assert all(each.suspected_by_chance_count == pytest.approx(4.0) for each in summaries)
+    assert np.mean([each.suspected_count for each in summaries]) == pytest.approx(4.0, abs=2.5)
+
+
+def test_slow_gpus_among_many_are_flagged_and_few_others():
+    rng = np.random.default_rng(12)
+    states = large_fleet(rng, 400, slow=20).states()
+    flagged = {gpu for gpu, state in states.items() if state.flagged}
+    assert set(range(20)) <= flagged
+    assert len(flagged) <= 22
+    assert all(states[gpu].score >= SUSPECTED for gpu in flagged)
+
+
+def test_whether_a_gpu_is_flagged_does_not_depend_on_who_asks_first():
+    drifts = [large_fleet(np.random.default_rng(13), 60, slow=3) for _ in range(2)]
+    one = {gpu: drifts[0].state(gpu) for gpu in range(60)}
+    assert drifts[1].states() == one
+    assert summary_of(one.values(), UNCHANGED).flagged_count == sum(each.flagged for each in one.values()) >= 3
+
+
+def test_a_replaced_card_is_neither_flagged_nor_counted():
+    drift = large_fleet(np.random.default_rng(14), 20, slow=1)
+    assert drift.state(0).flagged
+    drift.observe(0, "a100", 0.0, 0.3)
+    assert not drift.state(0).flagged
+    assert summary_of(drift.states().values(), UNCHANGED).suspected_by_chance_count == pytest.approx(0.19)
 
 
 def test_a_slow_gpu_is_flagged_and_its_speed_estimated():
@@ -124,7 +166,7 @@ def test_values_that_never_were_are_a_change():
         drift.observe((number % 5,))
     for number in range(MIX_WINDOW):
         drift.observe((f"new-{number}",))
-    assert drift.state().score > FLAGGED
+    assert drift.state().score > SUSPECTED
     assert drift.state().total_variation == 1.0
 
 
