@@ -10,6 +10,7 @@ import typer
 from adlro import __version__
 from adlro.cli import cluster, describe, gpus, jobs
 from adlro.cli.certs import certs
+from adlro.cli.compare import compare
 from adlro.cli.decisions import decisions
 from adlro.cli.demo import demo
 from adlro.cli.doctor import doctor
@@ -100,6 +101,7 @@ app.command(rich_help_panel=CLUSTER)(top)
 app.command(rich_help_panel=CLUSTER)(gpus.gpus)
 app.command(rich_help_panel=CLUSTER)(cluster.policy)
 app.command(rich_help_panel=CLUSTER)(decisions)
+app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(compare)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(evaluate)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(train)
 app.command(rich_help_panel=CLUSTER)(cluster.drain)

@@ -171,7 +171,7 @@ OUTPUT = {"run", "logs"}
 # Without a suite: tried below.
 ALONE = {"doctor"}
 # What these print of others comes through the same consoles: `demo_view`, `report` and errors, tested below.
-LONG = {"up", "demo", "replay", "workload", "evaluate", "train", "certs", "token"}
+LONG = {"up", "demo", "replay", "workload", "compare", "evaluate", "train", "certs", "token"}
 
 
 def test_every_command_is_tried() -> None:

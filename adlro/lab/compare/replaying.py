@@ -1,0 +1,132 @@
+"""Replays one list under a policy in the simulator. Arrays and plain records only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from adlro.decide.policies.base import Policy
+from adlro.decide.policies.dqn import Dqn
+from adlro.decide.rollouts.policy import DqnLookahead
+from adlro.errors import InvalidInput
+from adlro.lab.evaluate.measure import check_little
+from adlro.lab.evaluate.request import KNOWN, require_known
+from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
+from adlro.records.cluster import Cluster
+from adlro.sim.batch import BatchSimulator
+from adlro.state.job_arrays import JobArrays
+from adlro.state.observation import Floats
+from adlro.workload.pairs import PairTable
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the owner of the cluster allows, and sets for every policy.
+
+    Attributes:
+        min_run_s: a job is stopped for others only after as long; None: no job is ever stopped.
+        shares: two jobs may share a GPU.
+        wait_ratio: ratio of every policy's limit on waits, 0 for none; None: each policy's own.
+        checkpoint: of the learned policy; None: the one that ADLRO includes.
+    """
+
+    min_run_s: float | None = None
+    shares: bool = False
+    wait_ratio: float | None = None
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A list's course under a policy.
+
+    Attributes:
+        policy: its name.
+        version: of a learned policy's weights.
+        start_s, end_s: (J,) of each job's last attempt, since the list's time 0.
+        stops: number of attempts that were stopped for other jobs.
+        fallback_ratio, overdue_ratio: shares of the decisions that the fallback, or the limit on waits, made; nan: not
+            counted.
+    """
+
+    policy: str
+    version: str
+    start_s: Floats
+    end_s: Floats
+    stops: int
+    fallback_ratio: float
+    overdue_ratio: float
+
+
+def policy_of(name: str, rules: Rules) -> Policy:
+    """A policy with the owner's settings.
+
+    Raises:
+        InvalidInput: no such policy, or the checkpoint can't be used.
+        Unsupported: there is no such checkpoint.
+    """
+    require_known(name, tuple(KNOWN), "policies", "policy")
+    kind = KNOWN[name]
+    policy: Policy
+    if issubclass(kind, Dqn):
+        learned = Dqn(rules.checkpoint).load()
+        policy = kind.of(learned, None) if issubclass(kind, DqnLookahead) else learned
+    else:
+        policy = kind()
+    if rules.wait_ratio is not None:
+        policy.wait_ratio = rules.wait_ratio or math.inf
+    return policy
+
+
+def replay(cluster: Cluster, jobs: JobArrays, policy: Policy, rules: Rules, pairs: PairTable) -> Replay:
+    """Runs one list to its end.
+
+    Raises:
+        InvalidInput: jobs remain that the policy never starts.
+        InternalError: Little's law does not hold.
+    """
+    if rules.min_run_s is None:
+        jobs = jobs._replace(preemptible=np.zeros_like(jobs.preemptible))
+    if not rules.shares:
+        jobs = jobs._replace(shareable=np.zeros_like(jobs.shareable))
+    tally = Tally(policy, 1)
+    simulator = BatchSimulator(
+        cluster,
+        jobs,
+        preempts=policy.preempts and rules.min_run_s is not None,
+        min_run_s=rules.min_run_s or 0.0,
+        shares=policy.shares and rules.shares,
+        kept=pairs.kept if policy.shares and rules.shares else None,
+    )
+    while len(simulator.active):
+        simulator.act(*tally.act(simulator.observe(), simulator.active))
+    outcome = simulator.outcome()
+    left = int(np.isnan(outcome.end_s[0]).sum())
+    if left:
+        raise InvalidInput(
+            f"policies: under {policy.name} {left} of {int(jobs.job_count[0])} jobs never ended: it does not start "
+            "them",
+            field="policies",
+        )
+    end_s = outcome.end_s[0]
+    check_little(
+        float(outcome.jobs_integral_s[0]), float((end_s - jobs.submit_s[0]).sum()), policy=policy.name, number=0
+    )
+    return Replay(
+        policy.name,
+        policy.version,
+        outcome.start_s[0],
+        end_s,
+        int(outcome.stops[0]),
+        *_shares(tally),
+    )
+
+
+def _shares(tally: Tally) -> tuple[float, float]:
+    decisions = int(tally.counts.sum())
+    if not decisions:
+        return math.nan, math.nan
+    return float(tally.counts[0, FALLBACKS].sum() / decisions), float(tally.counts[0, OVERDUE] / decisions)
