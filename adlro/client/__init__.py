@@ -68,6 +68,7 @@ from adlro.records.predictions import Evidence, PredictionBasis, Recollection, R
 from adlro.records.status import OfferedPolicy, OrchestratorStatus, ShadowStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
+from adlro.records.waiting import ExpectedStart, GpuObstacle, WaitingChange, WaitingChangeKind, WaitingExplanation
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter
 
 __all__ = [
@@ -91,8 +92,10 @@ __all__ = [
     "Evidence",
     "ExitStatus",
     "ExpectedRuntime",
+    "ExpectedStart",
     "Gpu",
     "GpuDrift",
+    "GpuObstacle",
     "GpuSpec",
     "GpuState",
     "Job",
@@ -134,6 +137,9 @@ __all__ = [
     "TelemetryBlock",
     "Unit",
     "Variable",
+    "WaitingChange",
+    "WaitingChangeKind",
+    "WaitingExplanation",
     "connect",
     "program_spec",
 ]

@@ -34,6 +34,8 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:orchestrator:policy             string  O   O   the name of the policy that was set
     adlro:orchestrator:shadow             string  O   O   the name of the policy in its shadow; empty: none
     adlro:orchestrator:drained            hash    O   O   node id -> why nothing starts there
+    adlro:orchestrator:forecasts          stream  O   O   forecasts of starts that have finished: kind, error, in = 1
+                                                          where the job started in the interval; the oldest go
     adlro:clusters                        hash    I   ID  cluster -> Cluster
     adlro:current_cluster                 string  I   ID  the cluster that was described last; who names none means
                                                           that one
@@ -82,6 +84,7 @@ LEASE = "adlro:orchestrator:lease"
 POLICY = "adlro:orchestrator:policy"
 SHADOW = "adlro:orchestrator:shadow"
 DRAINED = "adlro:orchestrator:drained"
+FORECASTS = "adlro:orchestrator:forecasts"
 CLUSTERS = "adlro:clusters"
 CURRENT_CLUSTER = "adlro:current_cluster"
 PAGE_SECRET = "adlro:page_secret"

@@ -65,6 +65,7 @@ from adlro.wire.predictions import (
     recollection_from_proto,
     recollection_to_proto,
 )
+from adlro.wire.waiting import waiting_from_proto, waiting_to_proto
 from adlro.wire.watching import (
     filter_from_proto,
     filter_to_proto,
@@ -131,4 +132,6 @@ __all__ = [
     "submitted_to_proto",
     "telemetry_from_proto",
     "variable_to_proto",
+    "waiting_from_proto",
+    "waiting_to_proto",
 ]

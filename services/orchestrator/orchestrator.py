@@ -16,14 +16,19 @@ import redis.asyncio as aioredis
 import structlog
 
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale, Unavailable
+from adlro.kit.identity import current_caller
 from adlro.kit.redis_errors import store_error
 from adlro.placement import NOWHERE
 from adlro.records.decisions import Decision, DecisionBasis
+from adlro.records.events import ClockMode
 from adlro.records.jobs import JobReservation, JobState, PendingReason
 from adlro.records.status import OrchestratorStatus
+from adlro.records.waiting import WaitingExplanation
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
+from adlro.services.orchestrator.forecasts.explaining import explained, without_others
+from adlro.services.orchestrator.forecasts.forecasting import Forecasting
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.entry import Phase
@@ -33,7 +38,7 @@ from adlro.services.orchestrator.ports import ClusterPort, Predictor
 from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.session.session import Session, failures
-from adlro.store import JobStore, Move
+from adlro.store import JobStore, Move, not_found
 from adlro.store.keys import DRAINED
 
 BACKOFF_S = (0.1, 0.2, 0.5)
@@ -99,6 +104,7 @@ class Orchestrator:
         self._standing_by = False
         self._outage_told = -1  # the jobs' revision up to which all waiting jobs have the outage as their reason
         self._life: asyncio.Task[None] | None = None
+        self.forecasting = Forecasting(redis, log)
         self.choosing = PolicySelection(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
         metrics.acting.set_function(lambda: self._ready_session() is not None)
@@ -112,10 +118,15 @@ class Orchestrator:
         self._life = asyncio.current_task()
         await self.choosing.look_for_checkpoint()
         following = asyncio.create_task(self.choosing.follow_checkpoint(), name="follow checkpoint")
+        forecasting = asyncio.create_task(
+            self.forecasting.run(self._ledger_to_forecast, self._clock_now_s), name="forecasts"
+        )
         try:
             await self._live()
         finally:
             following.cancel()
+            forecasting.cancel()
+            self.forecasting.close()
             self.choosing.close()
             await self._give_up_lease()
 
@@ -412,6 +423,47 @@ class Orchestrator:
             "decisions followed it",
             field="job_id",
         )
+
+    async def explain_waiting(self, job_id: str) -> WaitingExplanation:
+        """Why a job waits, what its user could change, and when it is expected to start.
+
+        A submitter is told of his own jobs only, and of no other user's.
+
+        Raises:
+            NotFound: no such job, or the caller may not see it.
+            Conflict: NOT_WAITING: it runs, or has ended.
+            Unavailable: STANDING_BY: another instance decides.
+        """
+        self.refuse_if_standing_by()
+        session = self._ready_session()
+        entry = None if session is None else session.ledger.entries.get(job_id)
+        job = await self._store.get(job_id) if entry is None else entry.job
+        caller = current_caller()
+        sees_all = caller is None or caller.sees_all
+        if caller is not None and not sees_all and job.spec.user != caller.user:
+            raise not_found(job_id)
+        if job.state is not JobState.PENDING:
+            raise Conflict(
+                f"job_id: {job_id} does not wait: it is {job.state.name.lower()}; adlro describe {job_id} tells more",
+                field="job_id",
+                reason="NOT_WAITING",
+                metadata={"job_id": job_id, "state": job.state.name},
+            )
+        ledger = None if session is None else session.ledger
+        told = await explained(self.forecasting, ledger, job, self._clock_now_s)
+        return told if sees_all or caller is None else without_others(told, caller.user, ledger)
+
+    def _ledger_to_forecast(self) -> Ledger | None:
+        """The ledger for the record of forecasts; None: no session, or a virtual clock, which waits for nobody."""
+        session, clock = self._ready_session(), self.acting.clock()
+        if session is None or clock is None or clock.mode is ClockMode.VIRTUAL:
+            return None
+        return session.ledger
+
+    def _clock_now_s(self) -> float:
+        """The cluster time: of the last event, or of the clock since then."""
+        clock = self.acting.clock()
+        return self._now_s() if clock is None else max(self._now_s(), clock.time_s)
 
     def refuse_if_standing_by(self) -> None:
         """Refuses a request on a standby, so that the client goes to another replica.

@@ -28,7 +28,7 @@ from adlro.services.orchestrator.settings import OrchestratorSettings
 from adlro.store.format import checked, claim_at_start
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from adlro.wire import decision_to_proto, policy_to_proto, status_to_proto
+from adlro.wire import decision_to_proto, policy_to_proto, status_to_proto, waiting_to_proto
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -133,6 +133,11 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         else:
             decision = await self._orchestrator.explain_job(request.job_id)
         return pb.ExplainDecisionResponse(decision=decision_to_proto(decision))
+
+    async def ExplainWaiting(self, request: pb.ExplainWaitingRequest, context: Context) -> pb.ExplainWaitingResponse:
+        """Explains why a job waits, and when it is expected to start."""
+        told = await self._orchestrator.explain_waiting(request.job_id)
+        return pb.ExplainWaitingResponse(explanation=waiting_to_proto(told))
 
     async def WatchDecisions(
         self, request: pb.WatchDecisionsRequest, context: Context
