@@ -1,7 +1,7 @@
 """How often jobs start within the interval that a forecast told, and how wide it was.
 
     python -m benchmarks.expected_start --lists 100 --json expected_start.json
-    python -m benchmarks.expected_start --calibrate adlro/decide/forecast/shipped.py
+    python -m benchmarks.expected_start --calibrate adlro/decide/forecast/errors.csv
 
 Lists of the scenario `paper` under the default policy and `hold_greedy_fixed`, at loads 0.6, 0.9 and 1.1, with exact
 runtimes (`true`) and with each group's mean (`group`). Every job that waited more than 5 s is forecast at its
@@ -265,19 +265,7 @@ def calibrate(names: Sequence[str], jobs: int, size: Size, path: Path) -> None:
                     of_kind = [each for each in made if kind_of(each.raw, each.setting) == kind]
                     errors[kind].append(np.array([error_of(each.raw, each.start_s - each.made_s) for each in of_kind]))
                     weights[kind].append(np.full(len(of_kind), 1.0 / len(made)))
-    lines = [
-        '"""Errors of forecasts of starts, by kind: where a cluster\'s own record begins.',
-        "",
-        f"{SHIPPED_QUANTILES} quantiles each, in units of the futures' spread, over lists of the scenario `paper` of",
-        f"seed {TRAINING_SEED} under {' and '.join(names)}. Made by",
-        "",
-        "    python -m benchmarks.expected_start --calibrate adlro/decide/forecast/shipped.py",
-        '"""',
-        "",
-        "from __future__ import annotations",
-        "",
-        "ERRORS: dict[str, tuple[float, ...]] = {",
-    ]
+    lines = []
     places = (np.arange(SHIPPED_QUANTILES) + 0.5) / SHIPPED_QUANTILES
     for kind in KINDS:
         # Of a kind that is rare in these lists: as of all made at such a time with such a spread.
@@ -289,8 +277,8 @@ def calibrate(names: Sequence[str], jobs: int, size: Size, path: Path) -> None:
         order = np.argsort(values)
         passed = np.cumsum(weight[order])
         found = np.interp(places, (passed - 0.5 * weight[order]) / passed[-1], values[order])
-        lines.append(f'    "{kind}": ({", ".join(f"{round(float(each), 3) + 0.0:g}" for each in found)}),')
-    path.write_text("\n".join([*lines, "}", ""]), encoding="utf-8")
+        lines.append(",".join([kind, *(f"{round(float(each), 3) + 0.0:g}" for each in found)]))
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 def _alike(one: str, other: str) -> bool:

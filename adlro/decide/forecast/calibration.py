@@ -236,4 +236,4 @@ class Calibration:
         of_kind = [each for kind in KINDS if kind.startswith("fresh") == fresh for each in self.finished[kind]]
         if not of_kind:
             return Tally(0, 0.0)
-        return Tally(len(of_kind), sum(each.came_in for each in of_kind) / len(of_kind))
+        return Tally(len(of_kind), [each.came_in for each in of_kind].count(True) / len(of_kind))

@@ -6,12 +6,14 @@ come (from the rate's posterior), and which: those of the past again.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from adlro.decide.forecast.moment import Jobs, Moment, Past
-from adlro.decide.forecast.roll import ALPHA, LATE_RATIO, Sorts, roll, room_for, site_of
+from adlro.decide.forecast.roll import ALPHA, LATE_RATIO, roll
+from adlro.decide.forecast.site import Sorts, room_for, site_of
 from adlro.numeric.draws import standard_exponentials, standard_normals
 from adlro.numeric.exact import exp_array, log_array
 from adlro.state.observation import Bools, Floats
@@ -88,7 +90,8 @@ def play_futures(
     ahead = min(max(size.least_ahead, int(size.ahead * known)), MOST_AHEAD) if seen and past.span_s > 0 else 0
     arrival_s, arrival_sort = np.zeros((count, ahead)), np.zeros((count, ahead), dtype=np.int64)
     if ahead:
-        rate = rng.gamma(seen + 0.5, size=(count, 1)) / past.span_s
+        # About the rate's posterior, a gamma distribution.
+        rate = np.maximum(seen + math.sqrt(seen) * standard_normals(rng, count)[:, None], 0.5) / past.span_s
         arrival_s = np.cumsum(standard_exponentials(rng, (count, ahead)), axis=1) / rate
         arrival_sort = known + rng.integers(seen, size=(count, ahead))
     spread = np.concatenate([np.tile(sorts.jobs.spread[:known], (count, 1)), sorts.jobs.spread[arrival_sort]], axis=1)

@@ -108,13 +108,13 @@ class Forecasting:
             return TOO_FAR
         waits_from_s = entry.job.submit_s if entry.job.submit_s is not None else latest.made_s
         fresh = latest.made_s - waits_from_s < LEAST_WAIT_S
-        forecast = self.calibration.forecast(latest.made_s, raw, latest.setting._replace(fresh=fresh))
+        from_s = max(latest.made_s, waits_from_s)
+        interval = self.calibration.forecast(from_s, raw, latest.setting._replace(fresh=fresh)).interval
         tally = self.calibration.tally(fresh)
-        interval = forecast.interval
         return ExpectedStart(
-            low_s=latest.made_s + interval.low_s,
-            median_s=latest.made_s + interval.median_s,
-            high_s=latest.made_s + interval.high_s,
+            low_s=from_s + interval.low_s,
+            median_s=from_s + interval.median_s,
+            high_s=from_s + interval.high_s,
             made_s=latest.made_s,
             finished_count=tally.finished_count,
             came_in_ratio=tally.ratio,
@@ -231,5 +231,6 @@ def played(
         if not (asked[place] or np.isfinite(starts_s[:, place]).all()):
             continue
         waited_s = snapshot.time_s - float(moment.queue.submit_s[place])
-        raws[job_id] = raw_of(starts_s[:, place], max(waited_s, 0.0))
+        # Before its begin time a job does not wait: its forecast is one from then on.
+        raws[job_id] = raw_of(starts_s[:, place] - max(-waited_s, 0.0), max(waited_s, 0.0))
     return Round(snapshot.time_s, setting_of(moment, past, fresh=False), raws, began)
