@@ -19,6 +19,7 @@ from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
 from adlro.services.orchestrator.deciding import checkpoint
 from adlro.services.orchestrator.deciding.policy_selection import Choices
 from adlro.services.orchestrator.explain import waits
+from adlro.services.orchestrator.forecasts import forecasting
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import RENEWALS, Lease
 from adlro.services.orchestrator.ledger import warm as warm_ledger
@@ -178,5 +179,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
 def warm() -> None:
     """Compiles the code for decisions, or loads it from numba's cache; image builds call it."""
-    waits.warm(warm_ledger.warm())
+    ledger = warm_ledger.warm()
+    waits.warm(ledger)
+    forecasting.warm(ledger)
     checkpoint.warm()

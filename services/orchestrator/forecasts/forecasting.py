@@ -234,3 +234,10 @@ def played(
         # Before its begin time a job does not wait: its forecast is one from then on.
         raws[job_id] = raw_of(starts_s[:, place] - max(-waited_s, 0.0), max(waited_s, 0.0))
     return Round(snapshot.time_s, setting_of(moment, past, fresh=False), raws, began)
+
+
+def warm(ledger: Ledger) -> None:
+    """Compiles the code for forecasts, or loads it from numba's cache: see `ledger.warm.warm`."""
+    jobs = ledger.queued()
+    wanted = {entry.job.job_id for entry in jobs}
+    played(take(ledger, 1.0), wanted, jobs, (0.0,), 0, 0.0)
