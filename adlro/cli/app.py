@@ -26,6 +26,7 @@ from adlro.cli.top.command import top
 from adlro.cli.train import train
 from adlro.cli.up import up
 from adlro.cli.whoami import whoami
+from adlro.cli.why import why
 from adlro.cli.workload import workload
 
 app = typer.Typer(
@@ -90,6 +91,7 @@ app.command(cls=JobCommand, rich_help_panel=JOBS)(run)
 app.command(cls=JobCommand, rich_help_panel=JOBS)(jobs.submit)
 app.command(rich_help_panel=JOBS)(jobs.queue)
 app.add_typer(describe.describe, name="describe", rich_help_panel=JOBS)
+app.command(rich_help_panel=JOBS)(why)
 app.command(rich_help_panel=JOBS)(logs)
 app.command(rich_help_panel=JOBS)(jobs.watch)
 app.command(rich_help_panel=JOBS)(jobs.cancel)

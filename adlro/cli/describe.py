@@ -18,10 +18,12 @@ from adlro.cli.documents import document, wait_s
 from adlro.cli.places import At, at_of, by_node, needs_text, placement_text, ranges, reservation_text
 from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, plain_table, stdout
 from adlro.cli.stops import attempts_text, costs_text, stops_text
+from adlro.cli.why import expected_text
 from adlro.errors import AdlroError
-from adlro.records.jobs import Job, JobAttempt, JobReservation, JobType
+from adlro.records.jobs import Job, JobAttempt, JobReservation, JobState, JobType
 from adlro.records.payloads import ExitStatus, Payload
 from adlro.records.predictions import PredictionBasis
+from adlro.records.waiting import WaitingExplanation
 from adlro.terminal import escape
 
 if TYPE_CHECKING:
@@ -48,16 +50,25 @@ def describe_job(
         notes: list[str] = []
         predictions = _predictions(client, job, notes)
         decision = _decision(client, job, notes)
+        waiting = _waiting(client, job, notes)
         at = _times(client, job)
     if output is Output.JSON:
         emit_json(
-            {"job": document(job), "predictions": document(predictions), "decision": document(decision), "notes": notes}
+            {
+                "job": document(job),
+                "predictions": document(predictions),
+                "decision": document(decision),
+                "waiting": document(waiting),
+                "notes": notes,
+            }
         )
         return
     console = stdout()
     _print_job(console, job, at)
     if predictions:
         _print_predictions(console, job, predictions)
+    if waiting is not None:
+        console.print(f"\n[bold]Expected start[/]  {escape(expected_text(waiting, at))}")
     if decision is not None:
         _print_decision(console, decision, at)
     for note in notes:
@@ -105,6 +116,17 @@ def _decision(client: Client, job: Job, notes: list[str]) -> Decision | None:
         return client.explain(job.job_id)
     except AdlroError as error:
         notes.append(f"no decision: {error.message}")
+        return None
+
+
+def _waiting(client: Client, job: Job, notes: list[str]) -> WaitingExplanation | None:
+    """Why a pending job waits; None: it does not, or nobody answers."""
+    if job.state is not JobState.PENDING:
+        return None
+    try:
+        return client.explain_waiting(job.job_id)
+    except AdlroError as error:
+        notes.append(f"no expected start: {error.message}")
         return None
 
 

@@ -79,6 +79,7 @@ from adlro.records.predictions import Evidence, PredictionBasis, Recollection, R
 from adlro.records.status import OfferedPolicy, OrchestratorStatus, ShadowStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
+from adlro.records.waiting import ExpectedStart, GpuObstacle, WaitingChange, WaitingChangeKind, WaitingExplanation
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobOrder, JobPage, JobView
 
 __all__ = [
@@ -114,9 +115,11 @@ __all__ = [
     "Evidence",
     "ExitStatus",
     "ExpectedRuntime",
+    "ExpectedStart",
     "Gpu",
     "GpuDrift",
     "GpuModelCapacity",
+    "GpuObstacle",
     "GpuSpec",
     "GpuState",
     "Identity",
@@ -166,6 +169,9 @@ __all__ = [
     "TelemetryBlock",
     "Unit",
     "Variable",
+    "WaitingChange",
+    "WaitingChangeKind",
+    "WaitingExplanation",
     "connect",
     "program_spec",
 ]

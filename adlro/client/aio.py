@@ -54,6 +54,7 @@ from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.records.submitting import SubmittedJobs
+from adlro.records.waiting import WaitingExplanation
 from adlro.records.watching import JobEvent, JobFilter, JobOrder, JobPage, JobView
 
 T = TypeVar("T")
@@ -409,6 +410,10 @@ class AsyncClient:
     async def explain(self, job_id: str | None = None, *, decision_id: str | None = None) -> Decision:
         """Returns the decision that placed a job, or the reason of its wait; or one decision by its id."""
         return await self._run(calls.explain(job_id, decision_id))
+
+    async def explain_waiting(self, job_id: str) -> WaitingExplanation:
+        """Returns why a job waits, what its user could change, and when it is expected to start."""
+        return await self._run(calls.explain_waiting(job_id))
 
     async def watch_decisions(
         self, history: int = 0, *, view: DecisionView = DecisionView.FULL

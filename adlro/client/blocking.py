@@ -52,6 +52,7 @@ from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.records.submitting import SubmittedJobs
+from adlro.records.waiting import WaitingExplanation
 from adlro.records.watching import JobEvent, JobFilter, JobOrder, JobPage, JobView
 
 T = TypeVar("T")
@@ -399,6 +400,10 @@ class Client:
     def explain(self, job_id: str | None = None, *, decision_id: str | None = None) -> Decision:
         """Returns the decision that placed a job, or the reason of its wait; or one decision by its id."""
         return self._run(calls.explain(job_id, decision_id))
+
+    def explain_waiting(self, job_id: str) -> WaitingExplanation:
+        """Returns why a job waits, what its user could change, and when it is expected to start."""
+        return self._run(calls.explain_waiting(job_id))
 
     def watch_decisions(self, history: int = 0, *, view: DecisionView = DecisionView.FULL) -> Iterator[Decision]:
         """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed.

@@ -27,6 +27,7 @@ from adlro.records.payloads import LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.records.submitting import Rejection, SubmittedJobs
+from adlro.records.waiting import WaitingExplanation
 from adlro.records.watching import JobFilter, JobOrder, JobPage, JobView
 from adlro.v1 import (
     cluster_service_pb2,
@@ -61,6 +62,7 @@ from adlro.wire import (
     status_from_proto,
     submitted_from_proto,
     telemetry_from_proto,
+    waiting_from_proto,
 )
 
 T = TypeVar("T")
@@ -361,6 +363,15 @@ def explain(job_id: str | None, decision_id: str | None) -> Call[Decision]:
         if decision_id is not None
         else orchestrator_service_pb2.ExplainDecisionRequest(job_id=job_id or ""),
         lambda answer: decision_from_proto(answer.decision),
+    )
+
+
+def explain_waiting(job_id: str) -> Call[WaitingExplanation]:
+    """ExplainWaiting."""
+    return _orchestrator(
+        "ExplainWaiting",
+        orchestrator_service_pb2.ExplainWaitingRequest(job_id=job_id),
+        lambda answer: waiting_from_proto(answer.explanation),
     )
 
 

@@ -51,6 +51,7 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.OrchestratorService/SetPolicy": _OPERATORS,
     "/adlro.v1.OrchestratorService/SetShadowPolicy": _OPERATORS,
     "/adlro.v1.OrchestratorService/ExplainDecision": _READERS,
+    "/adlro.v1.OrchestratorService/ExplainWaiting": _ALL,
     "/adlro.v1.OrchestratorService/WatchDecisions": _READERS,
     "/adlro.v1.OrchestratorService/ListDecisions": _READERS,
     "/adlro.v1.OrchestratorService/DrainNode": _OPERATORS,

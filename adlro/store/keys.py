@@ -44,6 +44,8 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:orchestrator:decisions          stream  O   O   entry `3-17` of decision d-3-17: m = DecisionStreamEntry, a
                                                           summary; the oldest entries go
     adlro:orchestrator:explanations       stream  O   O   the same, with all that is kept of a decision; fewer of them
+    adlro:orchestrator:forecasts          stream  O   O   forecasts of starts that have finished: kind, error, in = 1
+                                                          where the job started in the interval; the oldest go
     adlro:clusters                        hash    I   ID  cluster -> Cluster
     adlro:current_cluster                 string  I   ID  the cluster that was described last; who names none means
                                                           that one
@@ -97,6 +99,7 @@ SHADOW = "adlro:orchestrator:shadow"
 DRAINED = "adlro:orchestrator:drained"
 DECISIONS = "adlro:orchestrator:decisions"
 EXPLANATIONS = "adlro:orchestrator:explanations"
+FORECASTS = "adlro:orchestrator:forecasts"
 CLUSTERS = "adlro:clusters"
 CURRENT_CLUSTER = "adlro:current_cluster"
 PAGE_SECRET = "adlro:page_secret"

@@ -88,6 +88,76 @@ DECISION_VIEW_SUMMARY: DecisionView.ValueType  # 2
 """Without candidates, masked, masked_groups and best_pairs: a few hundred bytes."""
 Global___DecisionView: _TypeAlias = DecisionView  # noqa: Y015
 
+class _GpuObstacle:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GpuObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GpuObstacle.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GPU_OBSTACLE_UNSPECIFIED: _GpuObstacle.ValueType  # 0
+    GPU_OBSTACLE_MODEL: _GpuObstacle.ValueType  # 1
+    """The job does not accept the model."""
+    GPU_OBSTACLE_TOO_SMALL: _GpuObstacle.ValueType  # 2
+    """The GPU or its empty node is too small; for a job of several GPUs also: its model can never hold it."""
+    GPU_OBSTACLE_LOST: _GpuObstacle.ValueType  # 3
+    GPU_OBSTACLE_DRAINED: _GpuObstacle.ValueType  # 4
+    GPU_OBSTACLE_BUSY: _GpuObstacle.ValueType  # 5
+    GPU_OBSTACLE_NODE_FULL: _GpuObstacle.ValueType  # 6
+    """It is idle, and its node lacks cores or memory."""
+    GPU_OBSTACLE_TOO_FEW: _GpuObstacle.ValueType  # 7
+    """It is free for one GPU of the job, which needs several, and there are too few such GPUs."""
+    GPU_OBSTACLE_RESERVED: _GpuObstacle.ValueType  # 8
+    """The job fits, and the GPU is kept free for another job."""
+    GPU_OBSTACLE_POLICY: _GpuObstacle.ValueType  # 9
+    """The job could start, and the policy does not start it there now."""
+
+class GpuObstacle(_GpuObstacle, metaclass=_GpuObstacleEnumTypeWrapper):
+    """What keeps a waiting job from a GPU, the first of these that applies."""
+
+GPU_OBSTACLE_UNSPECIFIED: GpuObstacle.ValueType  # 0
+GPU_OBSTACLE_MODEL: GpuObstacle.ValueType  # 1
+"""The job does not accept the model."""
+GPU_OBSTACLE_TOO_SMALL: GpuObstacle.ValueType  # 2
+"""The GPU or its empty node is too small; for a job of several GPUs also: its model can never hold it."""
+GPU_OBSTACLE_LOST: GpuObstacle.ValueType  # 3
+GPU_OBSTACLE_DRAINED: GpuObstacle.ValueType  # 4
+GPU_OBSTACLE_BUSY: GpuObstacle.ValueType  # 5
+GPU_OBSTACLE_NODE_FULL: GpuObstacle.ValueType  # 6
+"""It is idle, and its node lacks cores or memory."""
+GPU_OBSTACLE_TOO_FEW: GpuObstacle.ValueType  # 7
+"""It is free for one GPU of the job, which needs several, and there are too few such GPUs."""
+GPU_OBSTACLE_RESERVED: GpuObstacle.ValueType  # 8
+"""The job fits, and the GPU is kept free for another job."""
+GPU_OBSTACLE_POLICY: GpuObstacle.ValueType  # 9
+"""The job could start, and the policy does not start it there now."""
+Global___GpuObstacle: _TypeAlias = GpuObstacle  # noqa: Y015
+
+class _WaitingChangeKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WaitingChangeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitingChangeKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAITING_CHANGE_KIND_UNSPECIFIED: _WaitingChangeKind.ValueType  # 0
+    WAITING_CHANGE_KIND_CPU_CORES: _WaitingChangeKind.ValueType  # 1
+    WAITING_CHANGE_KIND_MEMORY_MIB: _WaitingChangeKind.ValueType  # 2
+    WAITING_CHANGE_KIND_GPU_MEMORY_MIB: _WaitingChangeKind.ValueType  # 3
+    WAITING_CHANGE_KIND_GPU_MODELS: _WaitingChangeKind.ValueType  # 4
+    WAITING_CHANGE_KIND_GPU_COUNT: _WaitingChangeKind.ValueType  # 5
+    WAITING_CHANGE_KIND_MAX_NODE_COUNT: _WaitingChangeKind.ValueType  # 6
+
+class WaitingChangeKind(_WaitingChangeKind, metaclass=_WaitingChangeKindEnumTypeWrapper):
+    """What a user could ask for instead."""
+
+WAITING_CHANGE_KIND_UNSPECIFIED: WaitingChangeKind.ValueType  # 0
+WAITING_CHANGE_KIND_CPU_CORES: WaitingChangeKind.ValueType  # 1
+WAITING_CHANGE_KIND_MEMORY_MIB: WaitingChangeKind.ValueType  # 2
+WAITING_CHANGE_KIND_GPU_MEMORY_MIB: WaitingChangeKind.ValueType  # 3
+WAITING_CHANGE_KIND_GPU_MODELS: WaitingChangeKind.ValueType  # 4
+WAITING_CHANGE_KIND_GPU_COUNT: WaitingChangeKind.ValueType  # 5
+WAITING_CHANGE_KIND_MAX_NODE_COUNT: WaitingChangeKind.ValueType  # 6
+Global___WaitingChangeKind: _TypeAlias = WaitingChangeKind  # noqa: Y015
+
 @_typing.final
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -1521,3 +1591,201 @@ class GpuModelCapacity(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GpuModelCapacity: _TypeAlias = GpuModelCapacity  # noqa: Y015
+
+@_typing.final
+class ExplainWaitingRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainWaitingRequest: _TypeAlias = ExplainWaitingRequest  # noqa: Y015
+
+@_typing.final
+class ExplainWaitingResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPLANATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def explanation(self) -> Global___WaitingExplanation: ...
+    def __init__(
+        self,
+        *,
+        explanation: Global___WaitingExplanation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainWaitingResponse: _TypeAlias = ExplainWaitingResponse  # noqa: Y015
+
+@_typing.final
+class GpuObstacleCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBSTACLE_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    obstacle: Global___GpuObstacle.ValueType
+    gpu_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        obstacle: Global___GpuObstacle.ValueType = ...,
+        gpu_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_count", b"gpu_count", "obstacle", b"obstacle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuObstacleCount: _TypeAlias = GpuObstacleCount  # noqa: Y015
+
+@_typing.final
+class WaitingChange(_message.Message):
+    """One change of the job's demand with which it would fit at this moment; a policy may nevertheless start another job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    GPU_MODELS_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    kind: Global___WaitingChangeKind.ValueType
+    value: _builtins.int
+    """The figure to ask for. GPU_MODELS: 0; MAX_NODE_COUNT: 0 for no limit."""
+    gpu_count: _builtins.int
+    """GPUs on which the job would fit; for a job of several those that could be part of its set."""
+    sentence: _builtins.str
+    """Such as "ask for 4 cores: 31 GPUs fit now"."""
+    @_builtins.property
+    def gpu_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With GPU_MODELS: the models to accept as well."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___WaitingChangeKind.ValueType = ...,
+        value: _builtins.int = ...,
+        gpu_models: _abc.Iterable[_builtins.str] | None = ...,
+        gpu_count: _builtins.int = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_count", b"gpu_count", "gpu_models", b"gpu_models", "kind", b"kind", "sentence", b"sentence", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingChange: _TypeAlias = WaitingChange  # noqa: Y015
+
+@_typing.final
+class ExpectedStart(_message.Message):
+    """An interval in cluster time: the job starts before low_s and after high_s with a probability of 10 % each, if it does
+    not start within its first seconds of waiting.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOW_S_FIELD_NUMBER: _builtins.int
+    MEDIAN_S_FIELD_NUMBER: _builtins.int
+    HIGH_S_FIELD_NUMBER: _builtins.int
+    MADE_S_FIELD_NUMBER: _builtins.int
+    FINISHED_COUNT_FIELD_NUMBER: _builtins.int
+    CAME_IN_RATIO_FIELD_NUMBER: _builtins.int
+    low_s: _builtins.float
+    median_s: _builtins.float
+    high_s: _builtins.float
+    made_s: _builtins.float
+    """The cluster time of the state that it rests on."""
+    finished_count: _builtins.int
+    """The record of such forecasts in this cluster: the number of those that have finished (of the newest), and the share
+    of jobs that started within their intervals. Their own share is 0.8.
+    """
+    came_in_ratio: _builtins.float
+    def __init__(
+        self,
+        *,
+        low_s: _builtins.float = ...,
+        median_s: _builtins.float = ...,
+        high_s: _builtins.float = ...,
+        made_s: _builtins.float = ...,
+        finished_count: _builtins.int = ...,
+        came_in_ratio: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["came_in_ratio", b"came_in_ratio", "finished_count", b"finished_count", "high_s", b"high_s", "low_s", b"low_s", "made_s", b"made_s", "median_s", b"median_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpectedStart: _TypeAlias = ExpectedStart  # noqa: Y015
+
+@_typing.final
+class WaitingExplanation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TIME_S_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    QUEUE_PLACE_FIELD_NUMBER: _builtins.int
+    QUEUE_LENGTH_FIELD_NUMBER: _builtins.int
+    OBSTACLES_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    EXPECTED_START_FIELD_NUMBER: _builtins.int
+    NO_EXPECTED_START_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    time_s: _builtins.float
+    """Cluster time of the explanation."""
+    reason: _job_pb2.PendingReason.ValueType
+    sentence: _builtins.str
+    """The reason in a sentence."""
+    queue_place: _builtins.int
+    """From 1, in the order of submission, which is not the order in which policies start jobs. 0: not in the queue yet."""
+    queue_length: _builtins.int
+    no_expected_start: _builtins.str
+    @_builtins.property
+    def obstacles(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuObstacleCount]:
+        """By obstacle; the counts add up to all GPUs of the cluster."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingChange]: ...
+    @_builtins.property
+    def expected_start(self) -> Global___ExpectedStart:
+        """Not set: none can be given, for the reason in no_expected_start."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        time_s: _builtins.float = ...,
+        reason: _job_pb2.PendingReason.ValueType = ...,
+        sentence: _builtins.str = ...,
+        queue_place: _builtins.int = ...,
+        queue_length: _builtins.int = ...,
+        obstacles: _abc.Iterable[Global___GpuObstacleCount] | None = ...,
+        changes: _abc.Iterable[Global___WaitingChange] | None = ...,
+        expected_start: Global___ExpectedStart | None = ...,
+        no_expected_start: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expected_start", b"expected_start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "expected_start", b"expected_start", "job_id", b"job_id", "no_expected_start", b"no_expected_start", "obstacles", b"obstacles", "queue_length", b"queue_length", "queue_place", b"queue_place", "reason", b"reason", "sentence", b"sentence", "time_s", b"time_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingExplanation: _TypeAlias = WaitingExplanation  # noqa: Y015

@@ -64,6 +64,11 @@ class OrchestratorServiceStub:
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainDecisionRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainDecisionResponse.FromString,
                 _registered_method=True)
+        self.ExplainWaiting = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/ExplainWaiting',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainWaitingRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainWaitingResponse.FromString,
+                _registered_method=True)
         self.WatchDecisions = channel.unary_stream(
                 '/adlro.v1.OrchestratorService/WatchDecisions',
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.WatchDecisionsRequest.SerializeToString,
@@ -130,6 +135,14 @@ class OrchestratorServiceServicer:
 
     def ExplainDecision(self, request, context):
         """The reason of a job's placement, or the reason why it waits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainWaiting(self, request, context):
+        """Why a job waits, what its user could change, and when it is expected to start. A submitter asks about his own jobs,
+        and is told of no other user's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,6 +215,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ExplainDecision,
                     request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainDecisionRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainDecisionResponse.SerializeToString,
+            ),
+            'ExplainWaiting': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainWaiting,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainWaitingRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ExplainWaitingResponse.SerializeToString,
             ),
             'WatchDecisions': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchDecisions,
@@ -391,6 +409,33 @@ class OrchestratorService:
             '/adlro.v1.OrchestratorService/ExplainDecision',
             adlro_dot_v1_dot_orchestrator__service__pb2.ExplainDecisionRequest.SerializeToString,
             adlro_dot_v1_dot_orchestrator__service__pb2.ExplainDecisionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainWaiting(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/ExplainWaiting',
+            adlro_dot_v1_dot_orchestrator__service__pb2.ExplainWaitingRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.ExplainWaitingResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class OrchestratorServiceStub:
     """
     ExplainDecision: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ExplainDecisionRequest, _orchestrator_service_pb2.ExplainDecisionResponse]
     """The reason of a job's placement, or the reason why it waits."""
+    ExplainWaiting: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ExplainWaitingRequest, _orchestrator_service_pb2.ExplainWaitingResponse]
+    """Why a job waits, what its user could change, and when it is expected to start. A submitter asks about his own jobs,
+    and is told of no other user's.
+    """
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchDecisionsRequest, _orchestrator_service_pb2.WatchDecisionsResponse]
     """Decisions as they are made."""
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListDecisionsRequest, _orchestrator_service_pb2.ListDecisionsResponse]
@@ -70,6 +74,10 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     ExplainDecision: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ExplainDecisionRequest, _orchestrator_service_pb2.ExplainDecisionResponse]  # type: ignore[assignment]
     """The reason of a job's placement, or the reason why it waits."""
+    ExplainWaiting: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ExplainWaitingRequest, _orchestrator_service_pb2.ExplainWaitingResponse]  # type: ignore[assignment]
+    """Why a job waits, what its user could change, and when it is expected to start. A submitter asks about his own jobs,
+    and is told of no other user's.
+    """
     WatchDecisions: _aio.UnaryStreamMultiCallable[_orchestrator_service_pb2.WatchDecisionsRequest, _orchestrator_service_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
     """Decisions as they are made."""
     ListDecisions: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListDecisionsRequest, _orchestrator_service_pb2.ListDecisionsResponse]  # type: ignore[assignment]
@@ -130,6 +138,16 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.ExplainDecisionResponse, _abc.Awaitable[_orchestrator_service_pb2.ExplainDecisionResponse]]:
         """The reason of a job's placement, or the reason why it waits."""
+
+    @_abc_1.abstractmethod
+    def ExplainWaiting(
+        self,
+        request: _orchestrator_service_pb2.ExplainWaitingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ExplainWaitingResponse, _abc.Awaitable[_orchestrator_service_pb2.ExplainWaitingResponse]]:
+        """Why a job waits, what its user could change, and when it is expected to start. A submitter asks about his own jobs,
+        and is told of no other user's.
+        """
 
     @_abc_1.abstractmethod
     def WatchDecisions(

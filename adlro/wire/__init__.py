@@ -78,6 +78,7 @@ from adlro.wire.predictions import (
     recollection_from_proto,
     recollection_to_proto,
 )
+from adlro.wire.waiting import waiting_from_proto, waiting_to_proto
 from adlro.wire.watching import (
     filter_from_proto,
     filter_to_proto,
@@ -162,4 +163,6 @@ __all__ = [
     "submitted_to_proto",
     "telemetry_from_proto",
     "variable_to_proto",
+    "waiting_from_proto",
+    "waiting_to_proto",
 ]

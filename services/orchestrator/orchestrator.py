@@ -16,17 +16,22 @@ import redis.asyncio as aioredis
 import structlog
 
 from adlro.errors import AdlroError, Conflict, DeadlineExceeded, NotFound, Stale, Unavailable
+from adlro.kit.identity import current_caller
 from adlro.kit.redis_errors import store_error
 from adlro.placement import NOWHERE
 from adlro.records.capacity import ClusterCapacity
 from adlro.records.decisions import Decision, DecisionBasis
+from adlro.records.events import ClockMode
 from adlro.records.jobs import JobReservation, JobState, PendingReason
 from adlro.records.status import EventLag, OrchestratorStatus
+from adlro.records.waiting import WaitingExplanation
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
 from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.figures import figures_of
+from adlro.services.orchestrator.forecasts.explaining import explained, without_others
+from adlro.services.orchestrator.forecasts.forecasting import Forecasting
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.capacity import capacity_of
@@ -37,7 +42,7 @@ from adlro.services.orchestrator.ports import ClusterPort, Predictor
 from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.session.session import Session, failures
-from adlro.store import JobStore, Move
+from adlro.store import JobStore, Move, not_found
 from adlro.store.decisions import DecisionStore
 from adlro.store.keys import DRAINED
 
@@ -108,6 +113,7 @@ class Orchestrator:
         self._life: asyncio.Task[None] | None = None
         self._stored = stored
         self.explaining = SideThread("explain decisions")
+        self.forecasting = Forecasting(redis, log)
         self.choosing = PolicySelection(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
         metrics.acting.set_function(lambda: self._ready_session() is not None)
@@ -121,10 +127,15 @@ class Orchestrator:
         self._life = asyncio.current_task()
         await self.choosing.look_for_checkpoint()
         following = asyncio.create_task(self.choosing.follow_checkpoint(), name="follow checkpoint")
+        forecasting = asyncio.create_task(
+            self.forecasting.run(self._ledger_to_forecast, self._clock_now_s), name="forecasts"
+        )
         try:
             await self._live()
         finally:
             following.cancel()
+            forecasting.cancel()
+            self.forecasting.close()
             self.choosing.close()
             self.explaining.close()
             await self._give_up_lease()
@@ -455,6 +466,47 @@ class Orchestrator:
                 field="decision_id",
             )
         return stored
+
+    async def explain_waiting(self, job_id: str) -> WaitingExplanation:
+        """Why a job waits, what its user could change, and when it is expected to start.
+
+        A submitter is told of his own jobs only, and of no other user's.
+
+        Raises:
+            NotFound: no such job, or the caller may not see it.
+            Conflict: NOT_WAITING: it runs, or has ended.
+            Unavailable: STANDING_BY: another instance decides.
+        """
+        self.refuse_if_standing_by()
+        session = self._ready_session()
+        entry = None if session is None else session.ledger.entries.get(job_id)
+        job = await self._store.get(job_id) if entry is None else entry.job
+        caller = current_caller()
+        sees_all = caller is None or caller.sees_all
+        if caller is not None and not sees_all and job.spec.user != caller.user:
+            raise not_found(job_id)
+        if job.state is not JobState.PENDING:
+            raise Conflict(
+                f"job_id: {job_id} does not wait: it is {job.state.name.lower()}; adlro describe {job_id} tells more",
+                field="job_id",
+                reason="NOT_WAITING",
+                metadata={"job_id": job_id, "state": job.state.name},
+            )
+        ledger = None if session is None else session.ledger
+        told = await explained(self.forecasting, ledger, job, self._clock_now_s)
+        return told if sees_all or caller is None else without_others(told, caller.user, ledger)
+
+    def _ledger_to_forecast(self) -> Ledger | None:
+        """The ledger for the record of forecasts; None: no session, or a virtual clock, which waits for nobody."""
+        session, clock = self._ready_session(), self.acting.clock()
+        if session is None or clock is None or clock.mode is ClockMode.VIRTUAL:
+            return None
+        return session.ledger
+
+    def _clock_now_s(self) -> float:
+        """The cluster time: of the last event, or of the clock since then."""
+        clock = self.acting.clock()
+        return self._now_s() if clock is None else max(self._now_s(), clock.time_s)
 
     def refuse_if_standing_by(self) -> None:
         """Refuses a request on a standby, so that the client goes to another replica.

@@ -26,6 +26,7 @@ from adlro.services.orchestrator.deciding.policy_selection import Choices
 from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.deciding.storing import CAUSES, StoringDecisions
 from adlro.services.orchestrator.explain import waits
+from adlro.services.orchestrator.forecasts import forecasting
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.lease import RENEWALS, Lease
 from adlro.services.orchestrator.ledger import warm as warm_ledger
@@ -44,6 +45,7 @@ from adlro.wire import (
     decision_to_proto,
     policy_to_proto,
     status_to_proto,
+    waiting_to_proto,
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -67,7 +69,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         self._stored: DecisionStore
         self._storing: StoringDecisions
         self._clients: list[ClusterClient | DecomposeClient] = []
-        self._feed = StatusFeed(self._encoded_status)
+        self._draining: asyncio.Event
+        self._statuses = StatusFeed(self._encoded_status)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers the servicer."""
@@ -76,6 +79,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     async def start(self, context: ServiceContext) -> None:
         """Connects, then acts or stands by."""
         settings = self._settings
+        self._draining = context.draining
         # Without cached code the compilation takes seconds: now rather than in the first decision, and in a thread, so
         # that the loop handles signals.
         await asyncio.to_thread(warm)
@@ -151,7 +155,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         self._orchestrator.acting.decisions.listen(self._feed.tell)
         self._orchestrator.acting.decisions.listen(self._storing.take)
         context.spawn(self._storing.run(), "store decisions")
-        context.spawn(self._end_watches(context.draining), "end watches")
+        context.spawn(self._end_watches(), "end watches")
 
     # ---- OrchestratorService
 
@@ -159,7 +163,10 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """The orchestrator's status."""
         return status_to_proto(await self._orchestrator.status())
 
-    async def WatchStatus(self, request: pb.WatchStatusRequest, context: Context) -> AsyncIterator[bytes]:
+    # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
+    async def WatchStatus(  # type: ignore[override]
+        self, request: pb.WatchStatusRequest, context: Context
+    ) -> AsyncIterator[bytes]:
         """Sends the status now and after changes; bytes, encoded once for all watchers."""
         interval_s = request.min_interval_s or DEFAULT_INTERVAL_S
         if interval_s < LEAST_INTERVAL_S:
@@ -171,7 +178,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         self._orchestrator.refuse_if_standing_by()
         draining = asyncio.ensure_future(self._draining.wait())
         try:
-            async for encoded in self._feed.watch(interval_s, draining, self._orchestrator.refuse_if_standing_by):
+            async for encoded in self._statuses.watch(interval_s, draining, self._orchestrator.refuse_if_standing_by):
                 yield encoded
         finally:
             draining.cancel()
@@ -203,6 +210,11 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
             decision = await self._orchestrator.explain_job(request.job_id)
         message = await self._orchestrator.explaining.run(lambda: decision_to_proto(decision))
         return pb.ExplainDecisionResponse(decision=message)
+
+    async def ExplainWaiting(self, request: pb.ExplainWaitingRequest, context: Context) -> pb.ExplainWaitingResponse:
+        """Explains why a job waits, and when it is expected to start."""
+        told = await self._orchestrator.explain_waiting(request.job_id)
+        return pb.ExplainWaitingResponse(explanation=waiting_to_proto(told))
 
     # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
     async def WatchDecisions(  # type: ignore[override]
@@ -237,8 +249,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         decisions = await self._orchestrator.explaining.run(lambda: [decision_to_proto(each) for each in found])
         return pb.ListDecisionsResponse(decisions=decisions, next_page_token=token)
 
-    async def _end_watches(self, draining: asyncio.Event) -> None:
-        await draining.wait()
+    async def _end_watches(self) -> None:
+        await self._draining.wait()
         self._feed.close()
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeResponse:
@@ -259,7 +271,9 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
 def warm() -> None:
     """Compiles the code for decisions, or loads it from numba's cache; image builds call it."""
-    waits.warm(warm_ledger.warm())
+    ledger = warm_ledger.warm()
+    waits.warm(ledger)
+    forecasting.warm(ledger)
     checkpoint.warm()
 
 

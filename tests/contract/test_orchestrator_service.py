@@ -490,3 +490,72 @@ async def test_a_call_without_a_deadline_is_refused(house: House) -> None:
     error: AdlroError = from_rpc_error(caught.value)
     assert isinstance(error, InvalidInput)
     assert "timeout" in error.message
+
+
+async def test_a_wait_is_explained_with_its_expected_start(house: House) -> None:
+    """16 jobs of 5 s on 16 GPUs, and three that wait: they start when the first of these end, the clock stands."""
+    await house.until_acting()
+    for _ in range(16):
+        await house.submit(cpu_cores=1)
+    waiting = [
+        await house.submit(cpu_cores=cores, gpu_memory_mib=memory) for cores, memory in ((1, 0), (2, 0), (1, 500))
+    ]
+    late = await house.submit(cpu_cores=1, begin_time_s=1000.0)
+    never = await house.submit(cpu_cores=1000)
+
+    async def known() -> bool:
+        status = await house.call("GetStatus", pb.GetStatusRequest())
+        return (status.running_count, status.queue_length, status.waiting_for_begin_time_count) == (16, 4, 1)
+
+    await house.until(known)
+
+    async def told() -> bool:
+        return all([(await house.store.get(job.job_id)).pending_reason is PendingReason.RESOURCES for job in waiting])
+
+    await house.until(told)
+    for place, job in enumerate(waiting, start=1):
+        answer = (await house.call("ExplainWaiting", pb.ExplainWaitingRequest(job_id=job.job_id))).explanation
+        assert (answer.job_id, answer.queue_place, answer.queue_length) == (job.job_id, place, 4)
+        assert answer.reason == int(PendingReason.RESOURCES)
+        assert answer.sentence == (await house.store.get(job.job_id)).message
+        assert {each.obstacle: each.gpu_count for each in answer.obstacles} == {pb.GPU_OBSTACLE_BUSY: 16}
+        assert not answer.changes  # all are busy: no other demand helps
+        start = answer.expected_start
+        assert answer.time_s <= start.low_s <= start.median_s <= start.high_s < 60.0
+        assert (start.finished_count, start.came_in_ratio) == (0, 0.0)
+    later = (await house.call("ExplainWaiting", pb.ExplainWaitingRequest(job_id=late.job_id))).explanation
+    assert (later.queue_place, later.reason) == (0, int(PendingReason.BEGIN_TIME))
+    assert later.expected_start.low_s >= 1000.0 - 1e-6
+    none = (await house.call("ExplainWaiting", pb.ExplainWaitingRequest(job_id=never.job_id))).explanation
+    assert not none.HasField("expected_start")
+    assert none.no_expected_start == "no GPU of the cluster can ever hold it"
+    assert {each.obstacle: each.gpu_count for each in none.obstacles} == {pb.GPU_OBSTACLE_TOO_SMALL: 16}
+
+
+async def test_only_what_waits_has_a_wait_to_explain(house: House) -> None:
+    await house.until_acting()
+    with pytest.raises(NotFound, match="no job 'job-404'"):
+        await house.call("ExplainWaiting", pb.ExplainWaitingRequest(job_id="job-404"))
+    with pytest.raises(InvalidInput):
+        await house.call("ExplainWaiting", pb.ExplainWaitingRequest())
+    job = await house.submit()
+    await house.until_state(job.job_id, JobState.RUNNING)
+    with pytest.raises(Conflict, match="does not wait: it is running") as refused:
+        await house.call("ExplainWaiting", pb.ExplainWaitingRequest(job_id=job.job_id))
+    assert (refused.value.reason, refused.value.field) == ("NOT_WAITING", "job_id")
+
+
+async def test_many_who_ask_at_once_share_a_forecast(house: House) -> None:
+    await house.until_acting()
+    for _ in range(16):
+        await house.submit(cpu_cores=1)
+    jobs = [await house.submit(cpu_cores=1) for _ in range(8)]
+
+    async def known() -> bool:
+        return int((await house.call("GetStatus", pb.GetStatusRequest())).queue_length) == 8
+
+    await house.until(known)
+    asked = [house.call("ExplainWaiting", pb.ExplainWaitingRequest(job_id=job.job_id)) for job in jobs * 10]
+    answers = [each.explanation.expected_start for each in await asyncio.gather(*asked)]
+    assert len({start.made_s for start in answers}) == 1
+    assert len({(start.low_s, start.high_s) for start in answers}) <= 2 * len(jobs)

@@ -20,6 +20,7 @@ from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.preempting import StopRules, gpu_figures, share_left
 from adlro.services.orchestrator.ledger.queue import Queue
+from adlro.services.orchestrator.ledger.queue_columns import QueueFigures
 from adlro.services.orchestrator.ledger.reflecting import reflected
 from adlro.services.orchestrator.ledger.sharing import (
     PairTable,
@@ -462,6 +463,19 @@ class Ledger:
     def queued(self, start: int = 0, end: int | None = None) -> list[Entry]:
         """The queue or a part of it, in order."""
         return self._queue.entries[start:end]
+
+    def place_of(self, entry: Entry) -> int:
+        """The place of a queued job, from 0."""
+        return self._queue.place_of(entry)
+
+    def queue_figures(self) -> QueueFigures:
+        """A copy of the figures of the queued jobs, in order."""
+        return self._queue.columns.figures(self._queue.rows)
+
+    @property
+    def since_s(self) -> Floats:
+        """(G,) a copy of the starts of the jobs on GPUs; without meaning for idle GPUs."""
+        return self._since_s.copy()
 
     @property
     def can_start_something(self) -> bool:

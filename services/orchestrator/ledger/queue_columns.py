@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.ledger.sharing import asks_for_a_part
 from adlro.state.job_arrays import JobArrays, empty_job_arrays
-from adlro.state.observation import Bools, Floats
+from adlro.state.observation import Bools, Floats, Ints
 
 FIRST_SIZE = 256
+
+
+class QueueFigures(NamedTuple):
+    """A copy of the figures of J queued jobs, in order; columns as in `JobArrays` and `QueueColumns`."""
+
+    submit_s: Floats
+    expected_s: Floats
+    spread: Floats
+    gpu_count: Ints
+    max_nodes: Ints
+    cores: Ints
+    memory_mib: Ints
+    gpu_memory_mib: Ints
+    remaining_ratio: Floats
+    restart_s: Floats
 
 
 class QueueColumns:
@@ -85,6 +102,22 @@ class QueueColumns:
     def remove(self, row: int) -> None:
         """Frees a row."""
         self._free.append(row)
+
+    def figures(self, rows: Ints) -> QueueFigures:
+        """A copy of the figures of some rows."""
+        jobs = self.jobs
+        return QueueFigures(
+            jobs.submit_s[0, rows],
+            jobs.expected_s[0, rows],
+            jobs.expected_spread[0, rows],
+            jobs.gpu_count[0, rows],
+            jobs.max_nodes[0, rows],
+            jobs.cores[0, rows],
+            jobs.memory_mib[0, rows],
+            jobs.gpu_memory_mib[0, rows],
+            self.remaining_ratio[0, rows],
+            self.restart_s[0, rows],
+        )
 
     def _grow(self) -> None:
         old = self.jobs

@@ -576,6 +576,23 @@ class _Services:
             self._job(request.job_id)
         return orchestrator_service_pb2.ExplainDecisionResponse(decision=self._decision(request.job_id or "job-1"))
 
+    def do_ExplainWaiting(self, request: Any) -> Any:
+        job = self._job(request.job_id)
+        told = orchestrator_service_pb2.WaitingExplanation(
+            job_id=job.job_id, time_s=100.0, reason=int(job.pending_reason), sentence=job.message,
+            queue_place=37, queue_length=640,
+        )  # fmt: skip
+        told.obstacles.add(obstacle=orchestrator_service_pb2.GPU_OBSTACLE_BUSY, gpu_count=15)
+        told.obstacles.add(obstacle=orchestrator_service_pb2.GPU_OBSTACLE_NODE_FULL, gpu_count=1)
+        told.changes.add(
+            kind=orchestrator_service_pb2.WAITING_CHANGE_KIND_CPU_CORES, value=4, gpu_count=1,
+            sentence="ask for 4 cores: 1 GPU fits now",
+        )  # fmt: skip
+        start = told.expected_start
+        start.low_s, start.median_s, start.high_s, start.made_s = 280.0, 400.0, 640.0, 99.5
+        start.finished_count, start.came_in_ratio = 200, 0.83
+        return orchestrator_service_pb2.ExplainWaitingResponse(explanation=told)
+
     def do_WatchDecisions(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         if self.suite.stands_by:
             raise Unavailable("standing by: another holds the lease", reason="STANDING_BY")

@@ -1,0 +1,197 @@
+"""What keeps a waiting job from each GPU, and what its user could change so that it fits now. Plain data and arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from adlro.placement import fewest_nodes
+from adlro.records.jobs import JobSpec
+from adlro.records.waiting import GpuObstacle, WaitingChange, WaitingChangeKind
+from adlro.services.orchestrator.deciding.sets import given_by_nodes, in_nodes
+from adlro.services.orchestrator.ledger.occupancy import Occupancy
+from adlro.state.gangs import NEVER
+from adlro.state.observation import Bools
+
+_MEMORY_STEP_MIB = 256
+"""Free memory is offered in whole multiples of this, if there is as much."""
+
+
+def gpus_for_one(spec: JobSpec, occupancy: Occupancy) -> Bools:
+    """(G,) free GPUs that can hold one GPU of a job now."""
+    layout = occupancy.layout
+    node = layout.gpu_node
+    able: Bools = (
+        layout.can_ever_hold(spec)
+        & _accepted(spec, occupancy)
+        & occupancy.usable
+        & occupancy.idle
+        & (occupancy.cores_free[node] >= spec.cpu_cores)
+        & (occupancy.memory_free_mib[node] >= spec.memory_mib)
+    )
+    return able
+
+
+def fitting_count(spec: JobSpec, occupancy: Occupancy, kept: Bools) -> int:
+    """Number of GPUs on which a job fits now; of a job of several GPUs, those that could be part of a set.
+
+    Args:
+        spec: the job's demand.
+        occupancy: the cluster now.
+        kept: (G,) GPUs that are kept free for another job: they don't count.
+    """
+    able = gpus_for_one(spec, occupancy) & ~kept
+    if spec.gpu_count == 1:
+        return int(np.count_nonzero(able))
+    count, layout = 0, occupancy.layout
+    for model in np.unique(layout.gpu_model[able]).tolist():
+        given = given_by_nodes(spec, occupancy, model, occupancy.usable & occupancy.idle & ~kept)
+        nodes = fewest_nodes(given, spec.gpu_count)
+        if nodes is not None and (not spec.max_node_count or nodes <= spec.max_node_count):
+            count += sum(given)
+    return count
+
+
+def obstacles(spec: JobSpec, occupancy: Occupancy, fits: bool, kept: Bools) -> dict[GpuObstacle, int]:
+    """Number of GPUs by what keeps a waiting job from them, the first that applies; those of none left out.
+
+    Args:
+        fits: whether the job could start somewhere if nothing were kept free.
+        kept: (G,) GPUs that are kept free for another job.
+    """
+    layout, node = occupancy.layout, occupancy.layout.gpu_node
+    big = layout.can_ever_hold(spec)
+    if spec.gpu_count > 1:
+        big &= layout.packed_nodes(spec)[layout.gpu_model] != NEVER
+    free = gpus_for_one(spec, occupancy)
+    found = {
+        GpuObstacle.MODEL: ~_accepted(spec, occupancy),
+        GpuObstacle.TOO_SMALL: ~big,
+        GpuObstacle.LOST: occupancy.lost,
+        GpuObstacle.DRAINED: occupancy.drained[node],
+        GpuObstacle.BUSY: ~occupancy.idle,
+        GpuObstacle.NODE_FULL: ~free,
+        GpuObstacle.TOO_FEW: np.full(len(free), not fits),
+        GpuObstacle.RESERVED: kept,
+        GpuObstacle.POLICY: np.ones(len(free), dtype=np.bool_),
+    }
+    left, counts = np.ones(len(free), dtype=np.bool_), {}
+    for obstacle, applies in found.items():
+        count = int(np.count_nonzero(left & applies))
+        if count:
+            counts[obstacle] = count
+        left &= ~applies
+    return counts
+
+
+def changes(spec: JobSpec, occupancy: Occupancy, kept: Bools) -> tuple[WaitingChange, ...]:
+    """Changes of one figure of a job's demand with which it fits now, each the least of its kind; none if it fits.
+
+    Each has been tried on the occupancy; whether the policy then starts the job is its own choice.
+
+    Args:
+        kept: (G,) GPUs that are kept free for another job.
+    """
+    if fitting_count(spec, occupancy, kept):
+        return ()
+    found = []
+    for kind, tries in (
+        (WaitingChangeKind.CPU_CORES, _fewer_cores(spec, occupancy)),
+        (WaitingChangeKind.MEMORY_MIB, _less_memory(spec, occupancy)),
+        (WaitingChangeKind.GPU_MEMORY_MIB, _less_gpu_memory(spec, occupancy)),
+        (WaitingChangeKind.GPU_COUNT, range(spec.gpu_count - 1, 0, -1)),
+        (WaitingChangeKind.MAX_NODE_COUNT, _more_nodes(spec)),
+    ):
+        for value in tries:
+            count = fitting_count(with_change(spec, kind, value), occupancy, kept)
+            if count:
+                found.append(WaitingChange(kind, value, (), count, _sentence(spec, kind, value, count)))
+                break
+    if others := _other_models(spec, occupancy, kept):
+        count = fitting_count(dataclasses.replace(spec, gpu_models=(*spec.gpu_models, *others)), occupancy, kept)
+        fit = _fit(spec, count)
+        sentence = f"accept {' and '.join(others)} as well: {fit}"
+        found.append(WaitingChange(WaitingChangeKind.GPU_MODELS, 0, others, count, sentence))
+    return tuple(found)
+
+
+def with_change(spec: JobSpec, kind: WaitingChangeKind, value: int) -> JobSpec:
+    """A demand with another figure; not for GPU_MODELS."""
+    match kind:
+        case WaitingChangeKind.CPU_CORES:
+            return dataclasses.replace(spec, cpu_cores=value)
+        case WaitingChangeKind.MEMORY_MIB:
+            return dataclasses.replace(spec, memory_mib=value)
+        case WaitingChangeKind.GPU_MEMORY_MIB:
+            return dataclasses.replace(spec, gpu_memory_mib=value)
+        case WaitingChangeKind.GPU_COUNT:
+            nodes = min(spec.max_node_count, value)
+            return dataclasses.replace(spec, gpu_count=value, max_node_count=nodes)
+        case _:
+            return dataclasses.replace(spec, max_node_count=value)
+
+
+def _accepted(spec: JobSpec, occupancy: Occupancy) -> Bools:
+    layout = occupancy.layout
+    accepts = np.array([spec.accepts(model) for model in layout.gpu_models], dtype=np.bool_)
+    of_gpu: Bools = accepts[layout.gpu_model]
+    return of_gpu
+
+
+def _fewer_cores(spec: JobSpec, occupancy: Occupancy) -> Iterable[int]:
+    return _shares(spec, occupancy.cores_free.tolist(), spec.cpu_cores)
+
+
+def _less_memory(spec: JobSpec, occupancy: Occupancy) -> Iterable[int]:
+    return _shares(spec, occupancy.memory_free_mib.tolist(), spec.memory_mib, _MEMORY_STEP_MIB)
+
+
+def _shares(spec: JobSpec, free: list[int], asked: int, step: int = 1) -> list[int]:
+    """What nodes can give each of one or several GPUs of the job, below what it asks for; the most first."""
+    found = {each // count for each in set(free) for count in range(1, spec.gpu_count + 1)}
+    found = {each - each % step if each >= step else each for each in found}
+    return sorted((each for each in found if 0 < each < asked), reverse=True)
+
+
+def _less_gpu_memory(spec: JobSpec, occupancy: Occupancy) -> list[int]:
+    found = set(occupancy.layout.gpu_memory_mib.tolist())
+    return sorted((each for each in found if 0 < each < spec.gpu_memory_mib), reverse=True)
+
+
+def _more_nodes(spec: JobSpec) -> Iterator[int]:
+    if spec.gpu_count > 1 and spec.max_node_count:
+        yield from range(spec.max_node_count + 1, spec.gpu_count)
+        yield 0
+
+
+def _other_models(spec: JobSpec, occupancy: Occupancy, kept: Bools) -> tuple[str, ...]:
+    """Models that the job does not accept, and on which it would fit now."""
+    return tuple(
+        model
+        for model in occupancy.layout.gpu_models
+        if not spec.accepts(model) and fitting_count(dataclasses.replace(spec, gpu_models=(model,)), occupancy, kept)
+    )
+
+
+def _fit(spec: JobSpec, count: int) -> str:
+    if spec.gpu_count > 1:
+        return f"it fits now, on sets of {count} free GPUs"
+    return "1 GPU fits now" if count == 1 else f"{count} GPUs fit now"
+
+
+def _sentence(spec: JobSpec, kind: WaitingChangeKind, value: int, count: int) -> str:
+    each = " with each GPU" if spec.gpu_count > 1 else ""
+    fit = _fit(with_change(spec, kind, value), count)
+    match kind:
+        case WaitingChangeKind.CPU_CORES:
+            return f"ask for {'1 core' if value == 1 else f'{value} cores'}{each}: {fit}"
+        case WaitingChangeKind.MEMORY_MIB:
+            return f"ask for {value} MiB of main memory{each}: {fit}"
+        case WaitingChangeKind.GPU_MEMORY_MIB:
+            return f"ask for {value} MiB of GPU memory: {fit}"
+        case WaitingChangeKind.GPU_COUNT:
+            return f"ask for {'1 GPU' if value == 1 else f'{value} GPUs'}: {fit}"
+        case _:
+            return f"accept {in_nodes(value) if value else 'any number of nodes'}: {fit}"

@@ -1,0 +1,1 @@
+"""Expected starts of waiting jobs: made beside the event loop, kept until the jobs start, and judged then."""

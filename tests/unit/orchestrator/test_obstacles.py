@@ -1,0 +1,190 @@
+"""What keeps a job from GPUs, and what its user could change: each change that is named is applied and tried."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import Job, JobSpec, JobType, PendingReason
+from adlro.records.waiting import GpuObstacle, WaitingChangeKind, WaitingExplanation
+from adlro.services.orchestrator.explain.obstacles import changes, fitting_count, obstacles, with_change
+from adlro.services.orchestrator.explain.waiting import ANOTHER, explanation, redacted, see
+from adlro.services.orchestrator.ledger.ledger import Ledger
+
+MODELS = ("big", "small")
+
+
+def cluster(nodes: int = 3, cores: int = 8, memory_mib: int = 32_768) -> Cluster:
+    made = []
+    for number in range(nodes):
+        model = MODELS[number % 2]
+        gpus = tuple(Gpu(f"n{number}/{each}", model, 16_000 if model == "big" else 8_000) for each in range(4))
+        made.append(Node(f"n{number}", cores, memory_mib, gpus))
+    return Cluster("c", tuple(made))
+
+
+class Queue:
+    """A ledger whose jobs are entered by their demands."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self._count = ledger, 0
+
+    def wait(self, spec: JobSpec) -> str:
+        self._count += 1
+        job = Job(
+            f"job-{self._count}", spec, submit_s=float(self._count), pending_reason=PendingReason.RESOURCES, message="m"
+        )
+        expected = np.where([spec.accepts(model) for model in self.ledger.layout.gpu_models], 10.0, np.inf)
+        self.ledger.enqueue(self.ledger.enter(job, 0, expected))
+        return job.job_id
+
+    def run(self, spec: JobSpec, gpu: int) -> None:
+        self.ledger.place(self.ledger.entries[self.wait(spec)], (gpu,), 0.0)
+
+
+def spec(user: str = "ada", **fields: object) -> JobSpec:
+    given_fields: dict[str, object] = {"cpu_cores": 1, "memory_mib": 1024, **fields}
+    return JobSpec("j", user, JobType.SIMULATION, **given_fields)  # type: ignore[arg-type]
+
+
+def told(queue: Queue, job_id: str) -> WaitingExplanation:
+    return explanation(see(queue.ledger, queue.ledger.entries[job_id], 50.0), None, "none")
+
+
+def test_gpus_are_counted_by_the_first_obstacle() -> None:
+    """12 GPUs on 3 nodes: 4 too small, 4 busy on a lost or drained node, the rest idle beside a full node."""
+    queue = Queue(Ledger(cluster(), drained=["n0"]))
+    queue.run(spec(cpu_cores=7), 8)
+    queue.ledger.set_lost(["n2/3"], True)
+    job_id = queue.wait(spec(gpu_memory_mib=12_000, cpu_cores=2))
+    answer = told(queue, job_id)
+    assert answer.obstacles == {
+        GpuObstacle.TOO_SMALL: 4,
+        GpuObstacle.DRAINED: 4,
+        GpuObstacle.LOST: 1,
+        GpuObstacle.BUSY: 1,
+        GpuObstacle.NODE_FULL: 2,
+    }
+    assert [(change.kind, change.value, change.gpu_count) for change in answer.changes] == [
+        (WaitingChangeKind.CPU_CORES, 1, 2),
+        (WaitingChangeKind.GPU_MEMORY_MIB, 8_000, 4),
+    ]
+    assert answer.changes[0].sentence == "ask for 1 core: 2 GPUs fit now"
+    assert (answer.queue_place, answer.queue_length) == (1, 1)
+
+
+def test_what_the_policy_holds_back_is_not_the_users_to_change() -> None:
+    queue = Queue(Ledger(cluster(1)))
+    answer = told(queue, queue.wait(spec()))
+    assert answer.obstacles == {GpuObstacle.POLICY: 4}
+    assert answer.changes == ()
+
+
+def test_models_and_numbers_of_gpus_are_named() -> None:
+    queue = Queue(Ledger(cluster(2)))
+    for gpu in range(3):
+        queue.run(spec(), gpu)
+    only_big = told(queue, queue.wait(spec(gpu_models=("big",), cpu_cores=6)))
+    by_kind = {change.kind: change for change in only_big.changes}
+    assert by_kind[WaitingChangeKind.GPU_MODELS].gpu_models == ("small",)
+    assert by_kind[WaitingChangeKind.GPU_MODELS].gpu_count == 4
+    assert by_kind[WaitingChangeKind.CPU_CORES].value == 5
+    pair = told(queue, queue.wait(spec(gpu_models=("big",), gpu_count=2)))
+    assert pair.obstacles == {GpuObstacle.MODEL: 4, GpuObstacle.BUSY: 3, GpuObstacle.TOO_FEW: 1}
+    assert {change.kind for change in pair.changes} == {WaitingChangeKind.GPU_COUNT, WaitingChangeKind.GPU_MODELS}
+
+
+def test_a_gpu_that_is_kept_for_another_job_is_told_as_such() -> None:
+    queue = Queue(Ledger(cluster(1)))
+    queue.run(spec(), 0)
+    reserved = queue.wait(spec(gpu_count=4))
+    queue.ledger.reserve(queue.ledger.entries[reserved], 1.0)
+    job_id = queue.wait(spec())
+    queue.ledger.expect(queue.ledger.entries[job_id], np.array([1e6]))
+    answer = told(queue, job_id)
+    assert answer.obstacles == {GpuObstacle.BUSY: 1, GpuObstacle.RESERVED: 3}
+    assert answer.changes == ()
+
+
+demands = st.builds(
+    dict,
+    cpu_cores=st.integers(0, 10),
+    memory_mib=st.integers(0, 40_000),
+    gpu_memory_mib=st.integers(0, 17_000),
+    gpu_count=st.integers(1, 5),
+    max_node_count=st.integers(0, 2),
+    gpu_models=st.sampled_from([(), ("big",), ("small",)]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_change_that_is_named_makes_the_job_fit(data: st.DataObject) -> None:
+    """The change is applied to the demand, and the ledger's own table of candidates has GPUs for it then."""
+    queue = Queue(Ledger(cluster(), drained=data.draw(st.sampled_from([[], ["n1"]]))))
+    for gpu in sorted(data.draw(st.sets(st.integers(0, 11), max_size=9))):
+        node = gpu // 4
+        free = int(queue.ledger.occupancy.cores_free[node])
+        if free > 0:
+            queue.run(spec(cpu_cores=data.draw(st.integers(1, free))), gpu)
+    asked = data.draw(demands)
+    asked["max_node_count"] = min(asked["max_node_count"], asked["gpu_count"]) if asked["gpu_count"] > 1 else 0
+    demand = spec(**asked)
+    job_id = queue.wait(demand)
+    answer = told(queue, job_id)
+    assert sum(answer.obstacles.values()) == 12
+    entry = queue.ledger.entries[job_id]
+    fits = bool(queue.ledger.observe_some(50.0, [entry]).table.rows_of_job[0, 0])
+    assert fits == (GpuObstacle.POLICY in answer.obstacles)
+    if fits:
+        assert answer.changes == ()
+    for change in answer.changes:
+        if change.kind is WaitingChangeKind.GPU_MODELS:
+            changed = dataclasses.replace(demand, gpu_models=(*demand.gpu_models, *change.gpu_models))
+        else:
+            changed = with_change(demand, change.kind, change.value)
+        tried = queue.ledger.entries[queue.wait(changed)]
+        seen = queue.ledger.observe_some(50.0, [tried])
+        assert seen.table.rows_of_job[0, 0] > 0, change
+        if changed.gpu_count == 1:
+            assert int(seen.table.size[seen.table.rows(0)].sum()) == change.gpu_count
+        assert str(change.value) in change.sentence or change.value in (0, 1)
+
+
+@given(
+    sentence=st.lists(
+        st.one_of(
+            st.integers(1, 60).map(lambda n: f"job-{n}"), st.sampled_from(["waits for", "(", "stopped for", "."])
+        ),
+        max_size=8,
+    ).map(" ".join),
+    own=st.sets(st.integers(1, 60)),
+)
+def test_a_redacted_explanation_names_ones_own_jobs_alone(sentence: str, own: set[int]) -> None:
+    mine = {f"job-{number}" for number in own} | {"job-61"}
+    raw = WaitingExplanation(
+        "job-61", 0.0, PendingReason.RESERVED, sentence, 1, 2, no_expected_start=f"because {sentence}"
+    )
+    seen = redacted(raw, mine.__contains__)
+    for text in (seen.sentence, seen.no_expected_start):
+        words = text.split()
+        assert all(word in mine for word in words if word.startswith("job-"))
+    assert seen.sentence.count(ANOTHER) == sum(
+        word.startswith("job-") and word not in mine for word in sentence.split()
+    )
+
+
+def test_counts_are_those_of_the_occupancy_alone() -> None:
+    ledger = Ledger(cluster(1))
+    none = np.zeros(4, dtype=np.bool_)
+    assert fitting_count(spec(), ledger.occupancy, none) == 4
+    assert fitting_count(spec(), ledger.occupancy, ~none) == 0
+    assert changes(spec(), ledger.occupancy, none) == ()
+    assert obstacles(spec(), ledger.occupancy, True, ~none) == {GpuObstacle.RESERVED: 4}
+    with pytest.raises(KeyError):
+        _ = obstacles(spec(), ledger.occupancy, True, none)[GpuObstacle.BUSY]
