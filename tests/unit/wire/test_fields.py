@@ -85,7 +85,7 @@ WITHOUT_RECORD = {
     # what decompose is asked, and answers beside predictions
     "BundleVariable", "ClusterBundle", "Decomposition", "GpuSample", "JobPrediction", "Record",
     # counts by what a decision rests on: mappings in a record
-    "BasisCount", "FallbackCount", "JobTypeCount", "PendingReasonCount",
+    "BasisCount", "FallbackCount", "GpuObstacleCount", "JobTypeCount", "PendingReasonCount",
     # parts of others
     "GpuShare", "Placement", "NormalizedColumn", "StatePlane",
 }  # fmt: skip
