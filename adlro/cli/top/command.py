@@ -64,8 +64,9 @@ def top(
 ) -> None:
     """Show the cluster and its jobs on one screen: who decides, every GPU, what waits and why.
 
-    Keys: / filter, s sort, Enter why, g GPUs, d decisions, c cancel, ? all of them, q quit. Needs the extra `top`, but
-    for --once.
+    Keys: / filter, s sort, Enter why, g GPUs, d decisions, c cancel, ? all of them, q quit.
+
+    Needs the extra `top`; --once does not.
     """
     from adlro.cli.top.job_rows import order_named
 

@@ -116,7 +116,7 @@ def test_every_package_is_pinned_and_comes_with_a_plain_installation_or_an_extra
     extras = project["optional-dependencies"]
     declared = {
         re.split(r"[<>=!~;\[ ]", line)[0].lower()
-        for line in [*project["dependencies"], *extras["suite"], *extras["train"], *extras["certs"]]
+        for line in [*project["dependencies"], *extras["suite"], *extras["train"], *extras["certs"], *extras["top"]]
     }
     pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
     everything = set().union(*(listed(image) for image in ENTRIES))

@@ -18,7 +18,7 @@ from adlro.cli.top.job_rows import JobOrder, JobSearch
 from adlro.cli.top.lines import plain
 from adlro.cli.top.screen.app import TopApp
 from adlro.cli.top.screen.drawn_lines import LineBlock, LineTable
-from adlro.client import AsyncClient
+from adlro.client import AsyncClient, health
 from adlro.errors import PermissionDenied
 from adlro.records.jobs import JobSpec, JobState, JobType
 from tests.unit.client.fake_suite import FakeSuite
@@ -326,7 +326,7 @@ async def test_a_service_that_goes_and_comes_back(suite: FakeSuite, monkeypatch:
         await until(lambda: "live" in screen_text(app))
         suite.fail("GetStatus", *[grpc.StatusCode.UNAVAILABLE] * 200)
         await until(lambda: "decider away" in screen_text(app))
-        assert "! decider:" in screen_text(app)
+        await until(lambda: "! decider:" in screen_text(app))
         assert "decided by sjf" in screen_text(app)  # the last data stay
         suite.failures["GetStatus"].clear()
         await until(lambda: "decider away" not in screen_text(app))
@@ -372,3 +372,43 @@ def test_other_commands_do_not_import_textual_nor_the_rest_of_top() -> None:
     code = "import adlro.cli.app, sys; print([m for m in sys.modules if m.startswith(('textual', 'adlro.cli.top.'))])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip() == "['adlro.cli.top.command']"
+
+
+async def test_a_service_without_health_is_judged_by_its_answers(
+    suite: FakeSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cluster may be that somebody wrote in another language."""
+
+    async def never(_address: str, _timeout_s: float) -> bool:
+        checked.append(_address)
+        return False
+
+    checked: list[str] = []
+    monkeypatch.setattr(health, "check", never)
+    monkeypatch.setattr(feeds, "_CHECK_EVERY_S", 0.05)
+    suite.add(spec())
+    async with shown(suite) as (app, _):
+        await until(lambda: len(checked) > 9)
+        await until(lambda: "live" in screen_text(app))
+        assert "away" not in screen_text(app)
+
+
+async def test_a_service_that_stands_still_is_told_though_its_streams_are_open(
+    suite: FakeSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = [True]
+
+    async def check(_address: str, _timeout_s: float) -> bool:
+        return serving[0]
+
+    monkeypatch.setattr(health, "check", check)
+    monkeypatch.setattr(feeds, "_CHECK_EVERY_S", 0.05)
+    suite.add(spec())
+    async with shown(suite) as (app, _):
+        await until(lambda: "live" in screen_text(app))
+        await asyncio.sleep(0.2)
+        serving[0] = False
+        await until(lambda: "jobs away" in screen_text(app))
+        await until(lambda: "does not serve" in screen_text(app))
+        serving[0] = True
+        await until(lambda: "jobs away" not in screen_text(app))
