@@ -170,6 +170,12 @@ async def test_the_selection_stays_with_its_job(suite: FakeSuite) -> None:
         assert table.selected == "job-1"  # what took its place
         await pilot.press("home")
         assert table.selected == "job-5"
+        suite.add(spec("newest"))
+        await until(lambda: table.selected == "job-6")  # nobody chose another one
+        await pilot.press("down", "up")
+        suite.add(spec("still newer"))
+        await until(lambda: len(table.keys) == 6)
+        assert table.selected == "job-6"
 
 
 async def test_thousands_of_jobs_scroll_and_the_selected_one_is_seen(suite: FakeSuite) -> None:
