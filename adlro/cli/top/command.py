@@ -27,9 +27,9 @@ _PREDICTED_ONCE = 200
 
 
 def _orders(incomplete: str) -> list[str]:
-    from adlro.cli.top.job_rows import JobOrder
+    from adlro.cli.top.job_rows import RowOrder
 
-    return [each for each in JobOrder if each.startswith(incomplete)]
+    return [each for each in RowOrder if each.startswith(incomplete)]
 
 
 def top(
@@ -64,8 +64,9 @@ def top(
 ) -> None:
     """Show the cluster and its jobs on one screen: who decides, every GPU, what waits and why.
 
-    Keys: / filter, s sort, Enter why, g GPUs, d decisions, c cancel, ? all of them, q quit. Needs the extra `top`, but
-    for --once.
+    Keys: / filter, s sort, Enter why, g GPUs, d decisions, c cancel, ? all of them, q quit.
+
+    Needs the extra `top`; --once does not.
     """
     from adlro.cli.top.job_rows import order_named
 
@@ -90,7 +91,7 @@ def top(
 async def _once(server: str | None, search: str, sort: str, limit: int, output: Output) -> int:
     from adlro.cli.top.feeds import STALE_AFTER_S, read_expected, read_once
     from adlro.cli.top.head import head_of
-    from adlro.cli.top.job_rows import JobOrder, JobSearch, ordered
+    from adlro.cli.top.job_rows import JobSearch, RowOrder, ordered
     from adlro.cli.top.model import TopModel
     from adlro.cli.top.once import once_document, print_once
 
@@ -99,7 +100,7 @@ async def _once(server: str | None, search: str, sort: str, limit: int, output: 
         errors = await read_once(client, model)
         if not model.jobs_complete:
             return report(errors[0])  # without ingest there are no jobs
-        found = ordered(model.entries.values(), JobSearch(search), JobOrder(sort))
+        found = ordered(model.entries.values(), JobSearch(search), RowOrder(sort))
         shown = found[:limit] if limit else found
         await read_expected(client, model, [each.job.job_id for each in shown][:_PREDICTED_ONCE])
     now_s, unix_s = time.monotonic(), time.time()

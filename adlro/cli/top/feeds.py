@@ -155,11 +155,14 @@ class Feeds:
         """A stream without messages says nothing of its service; so does one whose process stands still."""
         from adlro.client.health import check
 
+        served = False
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
             serves = await check(address, _CHECK_TIMEOUT_S)
+            served = served or serves
             now_s = time.monotonic()
-            if self._model.feeds[feed].state is FeedState.REFUSED:
+            # A cluster of somebody else may have no health service: its answers alone count.
+            if not served or self._model.feeds[feed].state is FeedState.REFUSED:
                 continue
             if not serves:
                 self._model.failed(feed, f"{service} at {address} does not serve", now_s)

@@ -239,8 +239,10 @@ def folded(cells: Sequence[GpuCell], metric: StripMetric) -> tuple[str, str]:
     if all(each is modes[0] for each in modes) and (metric is StripMetric.STATE or modes[0] is not GpuMode.BUSY):
         return GLYPHS[modes[0]]
     if metric is StripMetric.STATE:
-        held = sum(each in (GpuMode.BUSY, GpuMode.ALLOCATED) for each in modes) / len(modes)
-        look = "bad" if GpuMode.LOST in modes else "accent" if GpuMode.DRAINED in modes else "warn"
+        busy, idling = modes.count(GpuMode.BUSY), modes.count(GpuMode.ALLOCATED)
+        held = (busy + idling) / len(modes)
+        look = "good" if busy > idling else "warn" if held else "dim"
+        look = "bad" if GpuMode.LOST in modes else "accent" if GpuMode.DRAINED in modes else look
         return (level(held) if held else "·"), look
     ratios = [ratio for each in cells if (ratio := ratio_of(each, metric)) is not None]
     if not ratios:

@@ -144,7 +144,7 @@ FILTER_FIELDS = ("id", "name", "user", "type", "state", "reason", "gpu", "app", 
 # ---- order
 
 
-class JobOrder(enum.StrEnum):
+class RowOrder(enum.StrEnum):
     """Orders of the table, as `s` goes through them."""
 
     STATE = "state"
@@ -155,9 +155,9 @@ class JobOrder(enum.StrEnum):
     JOB = "job"
 
     @property
-    def next(self) -> JobOrder:
+    def next(self) -> RowOrder:
         """The order after this one."""
-        every = list(JobOrder)
+        every = list(RowOrder)
         return every[(every.index(self) + 1) % len(every)]
 
     @property
@@ -167,21 +167,21 @@ class JobOrder(enum.StrEnum):
 
 
 _MEANINGS = {
-    JobOrder.STATE: "waiting first, the longest wait on top",
-    JobOrder.WAIT: "the longest wait on top",
-    JobOrder.PRIORITY: "the highest priority on top",
-    JobOrder.RUNTIME: "what has run longest on top",
-    JobOrder.USER: "by user",
-    JobOrder.JOB: "the newest on top",
+    RowOrder.STATE: "waiting first, the longest wait on top",
+    RowOrder.WAIT: "the longest wait on top",
+    RowOrder.PRIORITY: "the highest priority on top",
+    RowOrder.RUNTIME: "what has run longest on top",
+    RowOrder.USER: "by user",
+    RowOrder.JOB: "the newest on top",
 }
 
 
-def order_named(name: str) -> JobOrder:
+def order_named(name: str) -> RowOrder:
     """The order of a name. Raises InvalidInput."""
     try:
-        return JobOrder(name.lower())
+        return RowOrder(name.lower())
     except ValueError:
-        raise InvalidInput(f"{name!r}: there are {', '.join(JobOrder)}", field="sort") from None
+        raise InvalidInput(f"{name!r}: there are {', '.join(RowOrder)}", field="sort") from None
 
 
 def _submitted_s(entry: JobEntry) -> float:
@@ -201,24 +201,24 @@ def _waited(entry: JobEntry) -> tuple[Any, ...]:
     return (1, -waited_s, entry.number)
 
 
-_KEYS: dict[JobOrder, Callable[[JobEntry], tuple[Any, ...]]] = {
-    JobOrder.STATE: lambda each: (
+_KEYS: dict[RowOrder, Callable[[JobEntry], tuple[Any, ...]]] = {
+    RowOrder.STATE: lambda each: (
         not each.waiting,
         _submitted_s(each) if each.waiting else _started_s(each),
         each.number,
     ),
-    JobOrder.WAIT: _waited,
-    JobOrder.PRIORITY: lambda each: (-each.job.spec.priority, each.number),
-    JobOrder.RUNTIME: lambda each: (_started_s(each), each.number),
-    JobOrder.USER: lambda each: (each.user, each.number),
-    JobOrder.JOB: lambda each: (-each.number, each.job.job_id),
+    RowOrder.WAIT: _waited,
+    RowOrder.PRIORITY: lambda each: (-each.job.spec.priority, each.number),
+    RowOrder.RUNTIME: lambda each: (_started_s(each), each.number),
+    RowOrder.USER: lambda each: (each.user, each.number),
+    RowOrder.JOB: lambda each: (-each.number, each.job.job_id),
 }
 
 
 def ordered(
     entries: Iterable[JobEntry],
     search: JobSearch,
-    order: JobOrder,
+    order: RowOrder,
     *,
     reverse: bool = False,
     waiting_only: bool = False,

@@ -120,7 +120,7 @@ def test_every_package_is_pinned_and_comes_with_a_plain_installation_or_an_extra
         re.split(r"[<>=!~;\[ ]", line)[0].lower()
         for line in [
             *project["dependencies"],
-            *(each for name in ("suite", "train", "certs", "web") for each in extras[name]),
+            *(each for name in ("suite", "train", "certs", "top", "web") for each in extras[name]),
         ]
     }
     pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}

@@ -16,13 +16,13 @@ from textual.worker import Worker, WorkerState
 from adlro.cli.top.feeds import STALE_AFTER_S, Feeds
 from adlro.cli.top.gpu_cells import GpuCell, StripMetric
 from adlro.cli.top.head import Head, head_of
-from adlro.cli.top.job_rows import JobEntry, JobOrder, JobSearch, Moment, ordered
+from adlro.cli.top.job_rows import JobEntry, JobSearch, Moment, RowOrder, ordered
 from adlro.cli.top.model import TopModel
 from adlro.cli.top.screen.drawn_lines import BACKGROUND, LineTable
 from adlro.cli.top.screen.jobs_page import JobsPage
 from adlro.cli.top.screen.page import Page
 from adlro.cli.top.screen.question import CancelQuestion
-from adlro.cli.top.screen.reading_pages import HelpPage, JobPage
+from adlro.cli.top.screen.reading_pages import HelpPage, OneJobPage
 from adlro.cli.top.screen.table_pages import DecisionsPage, GpusPage
 from adlro.errors import AdlroError
 from adlro.text import visible
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from adlro.client import AsyncClient
 
 _BY_COLUMN = {
-    "JOB": JobOrder.JOB,
-    "USER": JobOrder.USER,
-    "STATE": JobOrder.STATE,
-    "WAIT": JobOrder.WAIT,
-    "PRIO": JobOrder.PRIORITY,
-    "RUN/EXP": JobOrder.RUNTIME,
+    "JOB": RowOrder.JOB,
+    "USER": RowOrder.USER,
+    "STATE": RowOrder.STATE,
+    "WAIT": RowOrder.WAIT,
+    "PRIO": RowOrder.PRIORITY,
+    "RUN/EXP": RowOrder.RUNTIME,
 }
 _NOTE_S = 6.0
 
@@ -83,7 +83,7 @@ class TopApp(App[int]):
         self,
         client: AsyncClient,
         search: JobSearch | None = None,
-        order: JobOrder = JobOrder.STATE,
+        order: RowOrder = RowOrder.STATE,
         interval_s: float = 0.5,
         model: TopModel | None = None,
     ) -> None:
@@ -226,7 +226,7 @@ class TopApp(App[int]):
         """One job in full."""
         entry = self._entries.get(job_id)
         if entry is not None:
-            self.push_screen(JobPage(entry.job))
+            self.push_screen(OneJobPage(entry.job))
 
     def action_gpus(self) -> None:
         """All GPUs."""
@@ -263,7 +263,7 @@ class TopApp(App[int]):
     def action_cancel(self) -> None:
         """Asks whether the selected job shall be cancelled."""
         job_id = ""
-        if isinstance(self.screen, JobPage):
+        if isinstance(self.screen, OneJobPage):
             job_id = self.screen.job.job_id
         elif self.screen is self.jobs_page:
             job_id = self.jobs_page.table.selected

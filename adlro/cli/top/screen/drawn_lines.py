@@ -98,7 +98,8 @@ Row = tuple[str, Sequence[Fragment]]
 class LineTable(ScrollView, can_focus=True):
     """Rows under a head, one of them selected; a row's text is made when it is seen.
 
-    The selection stays with its row's key while rows come, go and change places.
+    A row that the user has selected stays so while rows come, go and change places. Before that, and after Home, the
+    first row is selected, whichever it is.
 
     Args:
         draw: the text of a row, by its key and the width.
@@ -147,6 +148,7 @@ class LineTable(ScrollView, can_focus=True):
         self.keys: list[str] = []
         self.selected = ""
         self._index = 0
+        self._chosen = False
         self._drawn: dict[int, tuple[Line, bool]] = {}
         self._drawn_width = 0
 
@@ -157,10 +159,10 @@ class LineTable(ScrollView, can_focus=True):
         moved = self._place()
         self.keys = list(keys)
         try:
-            self._index = self.keys.index(self.selected)
+            self._index = self.keys.index(self.selected) if self._chosen else 0
         except ValueError:  # it has gone: what took its place is selected
             self._index = min(self._index, max(len(self.keys) - 1, 0))
-            self.selected = self.keys[self._index] if self.keys else ""
+        self.selected = self.keys[self._index] if self.keys else ""
         size = Size(0, len(self.keys) + self._head_lines)
         if size != self.virtual_size:
             self.virtual_size = size
@@ -222,6 +224,7 @@ class LineTable(ScrollView, can_focus=True):
             return
         self._index = min(max(index, 0), len(self.keys) - 1)
         self.selected = self.keys[self._index]
+        self._chosen = True
         self._keep_in_sight()
         self.repaint()
 
@@ -250,6 +253,7 @@ class LineTable(ScrollView, can_focus=True):
         """To the first or the last row."""
         if self._selects:
             self.select(len(self.keys) - 1 if end else 0)
+            self._chosen = bool(end)
         else:
             self.scroll_to(y=len(self.keys) if end else 0, animate=False)
 

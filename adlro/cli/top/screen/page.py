@@ -9,7 +9,7 @@ from textual.screen import Screen
 
 from adlro.cli.top.gpu_cells import GpuCell, StripMetric
 from adlro.cli.top.head import Head, feed_line
-from adlro.cli.top.job_rows import JobEntry, JobOrder, JobSearch, Moment
+from adlro.cli.top.job_rows import JobEntry, JobSearch, Moment, RowOrder
 from adlro.cli.top.lines import Line, cut
 from adlro.cli.top.model import TopModel
 from adlro.cli.top.screen.drawn_lines import LineBlock
@@ -32,7 +32,7 @@ class Program(Protocol):
     client: AsyncClient
     model: TopModel
     search: JobSearch
-    order: JobOrder
+    order: RowOrder
     reverse: bool
     waiting_only: bool
     metric: StripMetric

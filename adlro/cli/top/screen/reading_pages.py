@@ -59,7 +59,7 @@ class LinesPage(Page):
         table.show([str(number) for number in range(len(self._lines))])
 
 
-class JobPage(LinesPage):
+class OneJobPage(LinesPage):
     """Why a job waits, or how it runs.
 
     Args:

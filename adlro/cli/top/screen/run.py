@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from textual.drivers.linux_driver import LinuxDriver
 
 from adlro.cli.shell import EXIT_ERROR, connect_async
-from adlro.cli.top.job_rows import JobOrder, JobSearch
+from adlro.cli.top.job_rows import JobSearch, RowOrder
 from adlro.cli.top.screen.app import TopApp
 
 _TIMEOUT_S = 5.0
@@ -47,7 +47,7 @@ def _stderr_held() -> Iterator[BinaryIO]:
             os.close(kept)
 
 
-def run_screen(server: str | None, search: str, order: JobOrder, interval_s: float) -> int:
+def run_screen(server: str | None, search: str, order: RowOrder, interval_s: float) -> int:
     """Shows the screen until the user leaves it; returns its exit code."""
     client = connect_async(server, patience_s=0.0, timeout_s=_TIMEOUT_S)
     with open(os.dup(_STDOUT), "w", encoding="utf-8", errors="replace", closefd=True) as terminal:

@@ -73,7 +73,8 @@ def test_each_gpu_is_there_once_and_the_lines_fit(first: int, second: int, width
     [
         ([GpuMode.BUSY, GpuMode.BUSY], "█", "good"),
         ([GpuMode.LOST, GpuMode.LOST], "×", "bad"),
-        ([GpuMode.BUSY, GpuMode.IDLE], "▅", "warn"),
+        ([GpuMode.BUSY, GpuMode.IDLE], "▅", "good"),
+        ([GpuMode.ALLOCATED, GpuMode.IDLE], "▅", "warn"),
         ([GpuMode.BUSY, GpuMode.LOST], "▅", "bad"),
         ([GpuMode.IDLE, GpuMode.DRAINED], "·", "accent"),
     ],

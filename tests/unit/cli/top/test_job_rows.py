@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from adlro.cli.top.job_rows import (
     Expected,
     JobEntry,
-    JobOrder,
     JobSearch,
     Moment,
+    RowOrder,
     cells_of,
     columns_for,
     order_named,
@@ -60,36 +60,36 @@ def ids(entries: list[JobEntry]) -> list[int]:
     ],
 )
 def test_filter(text: str, found: list[int]) -> None:
-    assert sorted(ids(ordered(ENTRIES, JobSearch(text), JobOrder.STATE))) == found
+    assert sorted(ids(ordered(ENTRIES, JobSearch(text), RowOrder.STATE))) == found
 
 
 @pytest.mark.parametrize(
     ("order", "found"),
     [
-        (JobOrder.STATE, [2, 1, 10, 3]),
-        (JobOrder.WAIT, [2, 1, 3, 10]),
-        (JobOrder.PRIORITY, [1, 2, 10, 3]),
-        (JobOrder.RUNTIME, [10, 3, 1, 2]),
-        (JobOrder.USER, [1, 10, 2, 3]),
-        (JobOrder.JOB, [10, 3, 2, 1]),
+        (RowOrder.STATE, [2, 1, 10, 3]),
+        (RowOrder.WAIT, [2, 1, 3, 10]),
+        (RowOrder.PRIORITY, [1, 2, 10, 3]),
+        (RowOrder.RUNTIME, [10, 3, 1, 2]),
+        (RowOrder.USER, [1, 10, 2, 3]),
+        (RowOrder.JOB, [10, 3, 2, 1]),
     ],
 )
-def test_order(order: JobOrder, found: list[int]) -> None:
+def test_order(order: RowOrder, found: list[int]) -> None:
     assert ids(ordered(ENTRIES, JobSearch(), order)) == found
     assert ids(ordered(list(reversed(ENTRIES)), JobSearch(), order)) == found
     assert ids(ordered(ENTRIES, JobSearch(), order, reverse=True)) == found[::-1]
 
 
 def test_waiting_only() -> None:
-    assert ids(ordered(ENTRIES, JobSearch(), JobOrder.JOB, waiting_only=True)) == [2, 1]
+    assert ids(ordered(ENTRIES, JobSearch(), RowOrder.JOB, waiting_only=True)) == [2, 1]
 
 
 def test_the_orders_go_round_and_unknown_ones_name_the_known() -> None:
-    order, seen = JobOrder.STATE, set()
-    for _ in JobOrder:
+    order, seen = RowOrder.STATE, set()
+    for _ in RowOrder:
         seen.add(order)
         order = order.next
-    assert (order, seen) == (JobOrder.STATE, set(JobOrder))
+    assert (order, seen) == (RowOrder.STATE, set(RowOrder))
     with pytest.raises(InvalidInput, match="state, wait, priority"):
         order_named("size")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adlro.cli.top.feed_states import Feed, FeedState
 from adlro.cli.top.gpu_cells import GpuMode
-from adlro.cli.top.job_rows import Expected, JobOrder, JobSearch, ordered
+from adlro.cli.top.job_rows import Expected, JobSearch, RowOrder, ordered
 from adlro.cli.top.model import TopModel
 from adlro.errors import Unavailable
 from adlro.placement import Placement
@@ -38,7 +38,7 @@ def taken(*events: object) -> TopModel:
 
 
 def table(model: TopModel) -> list[tuple[str, int]]:
-    rows = ordered(model.entries.values(), JobSearch(), JobOrder.STATE)
+    rows = ordered(model.entries.values(), JobSearch(), RowOrder.STATE)
     return [(each.job.job_id, each.job.revision) for each in rows]
 
 

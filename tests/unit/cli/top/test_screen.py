@@ -14,11 +14,11 @@ import pytest
 from textual.pilot import Pilot
 
 from adlro.cli.top import feeds
-from adlro.cli.top.job_rows import JobOrder, JobSearch
+from adlro.cli.top.job_rows import JobSearch, RowOrder
 from adlro.cli.top.lines import plain
 from adlro.cli.top.screen.app import TopApp
 from adlro.cli.top.screen.drawn_lines import LineBlock, LineTable
-from adlro.client import AsyncClient
+from adlro.client import AsyncClient, health
 from adlro.errors import PermissionDenied
 from adlro.records.jobs import JobSpec, JobState, JobType
 from tests.unit.client.fake_suite import FakeSuite
@@ -37,7 +37,7 @@ async def shown(
 ) -> AsyncIterator[tuple[TopApp, Pilot[int]]]:
     """The running program, once it knows the jobs."""
     client = AsyncClient(endpoints=suite.endpoints, patience_s=0.0, timeout_s=10.0)
-    app = TopApp(client, JobSearch(search), JobOrder.JOB, 0.1)
+    app = TopApp(client, JobSearch(search), RowOrder.JOB, 0.1)
     async with app.run_test(size=size, notifications=True) as pilot:
         wanted = len(suite.jobs) if job_count is None else job_count
         await until(lambda: len(app.rows) == wanted and app.model.jobs_complete)
@@ -93,7 +93,7 @@ async def test_names_are_shown_as_text_whatever_they_are(suite: FakeSuite) -> No
     suite.add(spec(HOSTILE, "[bold]eve"))
     async with shown(suite) as (app, pilot):
         await until(lambda: "[red]\\x1b[31m[@click=app.quit]" in screen_text(app))
-        for keys, page in ((["enter"], "JobPage"), (["escape", "c"], "CancelQuestion")):
+        for keys, page in ((["enter"], "OneJobPage"), (["escape", "c"], "CancelQuestion")):
             await pilot.press(*keys)
             await until(lambda: "[red]\\x1b[31m" in screen_text(app))
             assert type(app.screen).__name__ == page
@@ -137,7 +137,7 @@ async def test_sort_reverse_waiting_metric_and_pause(suite: FakeSuite) -> None:
         await pilot.press("S")
         assert [each.number for each in app.rows] == [1, 2, 3]
         await pilot.press("s")
-        assert (app.order, app.reverse) == (JobOrder.STATE, False)
+        assert (app.order, app.reverse) == (RowOrder.STATE, False)
         assert [each.number for each in app.rows] == [2, 3, 1]
         await pilot.press("w")
         assert [each.number for each in app.rows] == [2, 3]
@@ -170,6 +170,12 @@ async def test_the_selection_stays_with_its_job(suite: FakeSuite) -> None:
         assert table.selected == "job-1"  # what took its place
         await pilot.press("home")
         assert table.selected == "job-5"
+        suite.add(spec("newest"))
+        await until(lambda: table.selected == "job-6")  # nobody chose another one
+        await pilot.press("down", "up")
+        suite.add(spec("still newer"))
+        await until(lambda: len(table.keys) == 6)
+        assert table.selected == "job-6"
 
 
 async def test_thousands_of_jobs_scroll_and_the_selected_one_is_seen(suite: FakeSuite) -> None:
@@ -282,7 +288,7 @@ async def test_the_mouse_selects_opens_sorts_and_presses_keys(suite: FakeSuite) 
         await pilot.click(LineTable, offset=(3, 0))
         assert app.reverse
         await pilot.click(LineTable, offset=(3, 2), times=2)
-        assert type(app.screen).__name__ == "JobPage"
+        assert type(app.screen).__name__ == "OneJobPage"
         await pilot.click("#hints", offset=(1, 0))  # Esc
         assert app.screen is app.jobs_page
         text = "".join(plain(line) for line in app.jobs_page.query_one("#hints", LineBlock).lines)
@@ -326,7 +332,7 @@ async def test_a_service_that_goes_and_comes_back(suite: FakeSuite, monkeypatch:
         await until(lambda: "live" in screen_text(app))
         suite.fail("GetStatus", *[grpc.StatusCode.UNAVAILABLE] * 200)
         await until(lambda: "decider away" in screen_text(app))
-        assert "! decider:" in screen_text(app)
+        await until(lambda: "! decider:" in screen_text(app))
         assert "decided by sjf" in screen_text(app)  # the last data stay
         suite.failures["GetStatus"].clear()
         await until(lambda: "decider away" not in screen_text(app))
@@ -372,3 +378,43 @@ def test_other_commands_do_not_import_textual_nor_the_rest_of_top() -> None:
     code = "import adlro.cli.app, sys; print([m for m in sys.modules if m.startswith(('textual', 'adlro.cli.top.'))])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip() == "['adlro.cli.top.command']"
+
+
+async def test_a_service_without_health_is_judged_by_its_answers(
+    suite: FakeSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cluster may be that somebody wrote in another language."""
+
+    async def never(_address: str, _timeout_s: float) -> bool:
+        checked.append(_address)
+        return False
+
+    checked: list[str] = []
+    monkeypatch.setattr(health, "check", never)
+    monkeypatch.setattr(feeds, "_CHECK_EVERY_S", 0.05)
+    suite.add(spec())
+    async with shown(suite) as (app, _):
+        await until(lambda: len(checked) > 9)
+        await until(lambda: "live" in screen_text(app))
+        assert "away" not in screen_text(app)
+
+
+async def test_a_service_that_stands_still_is_told_though_its_streams_are_open(
+    suite: FakeSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = [True]
+
+    async def check(_address: str, _timeout_s: float) -> bool:
+        return serving[0]
+
+    monkeypatch.setattr(health, "check", check)
+    monkeypatch.setattr(feeds, "_CHECK_EVERY_S", 0.05)
+    suite.add(spec())
+    async with shown(suite) as (app, _):
+        await until(lambda: "live" in screen_text(app))
+        await asyncio.sleep(0.2)
+        serving[0] = False
+        await until(lambda: "jobs away" in screen_text(app))
+        await until(lambda: "does not serve" in screen_text(app))
+        serving[0] = True
+        await until(lambda: "jobs away" not in screen_text(app))
