@@ -19,6 +19,7 @@ from adlro.records.jobs import Job
 from adlro.records.payloads import Payload
 from adlro.records.watching import JobFilter, JobOrder, JobPage, JobView
 from adlro.services.ingest.active import ORDERS, ActiveJobs, Key
+from adlro.services.ingest.candidates import Candidates
 from adlro.store import JobStore
 from adlro.store.ended import End, EndedJobs
 from adlro.store.pages import PageTokens, Position
@@ -58,6 +59,7 @@ class JobList:
         self._tokens = tokens
         self._active = active
         self._ended = ended
+        self._may_match = Candidates(store, ended)
 
     async def page(
         self,
@@ -137,35 +139,23 @@ class JobList:
                 yield each
             return
         begin = 0 if after is None else after.number
-        if order is JobOrder.SUBMITTED and job_filter.user and not (job_filter.job_ids or _narrow(job_filter)):
-            found = self._store.each_of_user(job_filter.user, begin, _READ_BYTES, first=first)
-        elif job_filter.user and not (job_filter.job_ids or _narrow(job_filter)):
-            found = self._store.each_of_user_back(job_filter.user, begin or None, _READ_BYTES, first=first)
+        forwards = order is JobOrder.SUBMITTED
+        numbers = await self._may_match.numbers(job_filter)
+        if numbers is None and job_filter.user:
+            if forwards:
+                found = self._store.each_of_user(job_filter.user, begin, _READ_BYTES, first=first)
+            else:
+                found = self._store.each_of_user_back(job_filter.user, begin or None, _READ_BYTES, first=first)
         else:
-            numbers = await self._numbers(job_filter)
-            if order is JobOrder.SUBMITTED:
+            if numbers is None:
+                numbers = range(1, await self._store.last_sequence() + 1)
+            if forwards:
                 numbers = numbers[bisect.bisect_right(numbers, begin) :]
             else:
                 numbers = numbers[: len(numbers) if after is None else bisect.bisect_left(numbers, begin)][::-1]
             found = self._store.each(numbers, _READ_BYTES, first=first)
         async for number, job in found:
             yield Position(number), job
-
-    async def _numbers(self, job_filter: JobFilter) -> Sequence[int]:
-        """The numbers of the jobs that may match, rising."""
-        if job_filter.job_ids:
-            return job_filter.job_numbers()
-        # The usual request, for waiting and running jobs, does not read all finished jobs.
-        if job_filter.active_only:
-            return await self._store.active_sequences(job_filter.user)
-        if _narrow(job_filter):
-            # The active ones first: one that ends meanwhile is in both, not in neither.
-            numbers = set() if job_filter.ended_only else set(await self._store.active_sequences(job_filter.user))
-            from_s = -math.inf if job_filter.active_after_s is None else job_filter.active_after_s
-            ended = self._ended.before(None, from_s, job_filter.ended_before_s, job_filter.user)
-            numbers.update([end.number async for end in ended])
-            return sorted(numbers)
-        return range(1, await self._store.last_sequence() + 1)
 
     async def _by_end(
         self, job_filter: JobFilter, after: Position | None, first: int
@@ -261,11 +251,6 @@ async def _some(found: AsyncIterator[T], count: int) -> AsyncIterator[T]:
             yield await anext(found)
         except StopAsyncIteration:
             return
-
-
-def _narrow(job_filter: JobFilter) -> bool:
-    """Whether the index of ended jobs, or the set of active ones, leaves out most jobs that can't match."""
-    return job_filter.active_only or job_filter.active_after_s is not None or job_filter.ended_before_s is not None
 
 
 def _end_of(position: Position) -> tuple[float, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
@@ -63,6 +63,7 @@ class JobWatch:
         encode: the message of a change, in a view.
         changes_kept: number of changes in memory, for all watchers together.
         bytes_kept: size of their messages.
+        may_match: the numbers of the jobs that a snapshot reads; None, or nothing: all of the filter's user.
     """
 
     def __init__(
@@ -71,11 +72,13 @@ class JobWatch:
         encode: Callable[[int, Job, JobView], bytes],
         changes_kept: int,
         bytes_kept: int = 16 << 20,
+        may_match: Callable[[JobFilter], Awaitable[Sequence[int] | None]] | None = None,
     ) -> None:
         self._store = store
         self._encode = encode
         self._changes_kept = changes_kept
         self._bytes_kept = bytes_kept
+        self._may_match = may_match or _named
         self._recent: deque[Change] = deque()  # revisions without a gap
         self._recent_bytes = 0
         self._position: int | None = None  # the newest revision that was read; None while nobody watches
@@ -134,8 +137,10 @@ class JobWatch:
             job_filter: which jobs.
             seen: filled with the sent jobs that are newer than the revision; an argument of `changes`.
         """
-        if job_filter.job_ids:
-            revision, jobs = await self._store.revision(), self._named(job_filter)
+        revision = await self._store.revision()
+        numbers = await self._may_match(job_filter)
+        if numbers is not None:
+            jobs = self._numbered(numbers)
         else:
             revision, jobs = await self._store.snapshot(self._page_turn, job_filter.user)
 
@@ -266,8 +271,8 @@ class JobWatch:
             out.append(change)
         return out
 
-    async def _named(self, job_filter: JobFilter) -> AsyncIterator[Job]:
-        async for _, job in self._store.each(job_filter.job_numbers(), turn=self._page_turn):
+    async def _numbered(self, numbers: Sequence[int]) -> AsyncIterator[Job]:
+        async for _, job in self._store.each(numbers, turn=self._page_turn):
             if job is not None:
                 yield job
 
@@ -284,6 +289,10 @@ class JobWatch:
     def _wake(self) -> None:
         self._advanced.set()
         self._advanced = asyncio.Event()
+
+
+async def _named(job_filter: JobFilter) -> Sequence[int] | None:
+    return job_filter.job_numbers() if job_filter.job_ids else None
 
 
 _SHUTTING_DOWN = Unavailable("this ingest is shutting down", reason="SHUTTING_DOWN", retry_after_s=0.5)

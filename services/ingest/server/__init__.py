@@ -19,6 +19,7 @@ from adlro.kit.server import ServiceContext
 from adlro.records.cluster import Cluster
 from adlro.services.ingest.active import ActiveJobs
 from adlro.services.ingest.admission import Admission
+from adlro.services.ingest.candidates import Candidates
 from adlro.services.ingest.clusters import ClusterRegistry
 from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.history import AttemptHistories
@@ -80,9 +81,15 @@ class IngestService:
         self._job_metrics = JobMetrics()
         limits = SubmitLimits(settings.max_jobs_per_user, settings.submit_rate_per_user, settings.submit_burst_per_user)
         self._store = store = CountedStore(self._redis, self._blocking_redis, self._job_metrics, limits)
-        self._watch = JobWatch(store, change_message, settings.watch_changes_kept, settings.watch_kept_mib << 20)
-        creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         self._ended = EndedJobs(self._redis, store)
+        self._watch = JobWatch(
+            store,
+            change_message,
+            settings.watch_changes_kept,
+            settings.watch_kept_mib << 20,
+            Candidates(store, self._ended).numbers,
+        )
+        creates: GroupedWrites[NewJob, Created] = GroupedWrites(store.create_many, _JOBS_TOGETHER)
         active = ActiveJobs(store)
         listing = JobList(store, PageTokens(self._redis), active, self._ended)
         self._logs = JobLogs(settings.cluster_address, Credentials.of_service(settings), store, self._watch)

@@ -18,6 +18,8 @@ from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.records.jobs import Job, JobState, JobType, PendingReason
 from adlro.records.watching import JobFilter, JobOrder, JobView
+from adlro.services.ingest.candidates import Candidates
+from adlro.services.ingest.watch import JobWatch
 from tests.unit.ingest.queue_for_tests import REASONS, USERS, Queue
 
 WAITING = (JobState.PENDING, JobState.RUNNING)
@@ -259,3 +261,22 @@ async def test_a_page_of_one_order_does_not_go_on_in_another(queue: Queue) -> No
     for order in (JobOrder.SUBMITTED, JobOrder.PRIORITY):
         with pytest.raises(InvalidInput, match="belongs to another filter or order"):
             await queue.list.page(JobFilter(states=WAITING), 2, page.next_page_token, order)
+
+
+@pytest.mark.parametrize(
+    "job_filter",
+    [JobFilter(states=WAITING), JobFilter(active_after_s=890.0), JobFilter(user="ann", active_after_s=850.0)],
+)
+async def test_a_watch_of_the_present_does_not_read_a_long_past(queue: Queue, job_filter: JobFilter) -> None:
+    await queue.submit(Random(6), 905)
+    for number in list(queue.jobs)[:900]:
+        await queue.move(
+            number, state=JobState.SUCCEEDED, submit_s=1.0, end_s=float(number), pending_reason=PendingReason.NONE
+        )
+    may_match = Candidates(queue.store, queue.ended).numbers
+    watch = JobWatch(queue.store, lambda revision, job, view: b"", 8, may_match=may_match)
+    await queue.redis.config_resetstat()
+    revision, jobs = await watch.snapshot(job_filter, {})
+    assert [job.job_id async for job in jobs] == by_force(queue, job_filter, JobOrder.SUBMITTED)
+    assert revision == await queue.store.revision()
+    assert (await queue.redis.info("commandstats"))["cmdstat_hmget"]["calls"] <= 35
