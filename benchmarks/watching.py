@@ -6,7 +6,7 @@
 Real processes: Valkey, simcluster in virtual time, orchestrator, without decompose. Most GPUs are busy with long jobs;
 the others run a list of short ones (load 0.9, Poisson arrivals) as fast as the orchestrator decides. Each round runs
 one list with each kind of watchers, in an order of its own: nobody, 1, 8 and 50 watchers of summaries, 1 and 8 of all
-of each decision (view FULL), and nobody while no decision is stored. The watchers sit in one other process. Figures
+of each decision (view FULL), and nobody while no decision is stored. The watchers sit in this process. Figures
 are ratios to nobody's run of the same round: neighbours on the machine then hit both; geometric mean over the rounds,
 with its 95 % interval (Student's t). Also, in this process: microseconds of the deciding loop for what a decision
 keeps of what it looked at.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import math
 import tempfile
 import time
@@ -43,7 +44,7 @@ from adlro.v1 import cluster_service_pb2 as cluster_pb
 from adlro.v1 import cluster_service_pb2_grpc as cluster_grpc
 from adlro.v1 import orchestrator_service_pb2 as pb
 from adlro.v1 import orchestrator_service_pb2_grpc as pb_grpc
-from benchmarks.measuring import ClientProcess, command, cpu_s, cpu_since, obey, spread, tell
+from benchmarks.measuring import command, cpu_s, cpu_since, machine, spread
 
 TIMEOUT_S = 600.0
 MODEL = "v100_sxm2"
@@ -67,41 +68,46 @@ TARGETS: dict[str, tuple[int, int]] = {
 # ---- watchers
 
 
-async def watch(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Watchers of one process: the first reads its messages, the others only take them."""
-    count, size = 0, 0
+class Watchers:
+    """Watchers of one orchestrator: the first reads its messages, the others only take them."""
 
-    async def take(stub_of: Any, *, reads: bool) -> None:
-        nonlocal count, size
-        request = pb.WatchDecisionsRequest(view=arguments["view"])
-        messages = stub_of(request, timeout=TIMEOUT_S)
-        opened.release()
-        async for body in messages:
-            size += len(body)
-            if reads:
-                message = pb.WatchDecisionsResponse.FromString(body)
-                count += len(message.decisions) + message.HasField("decision") + message.missed_count
-                if count >= arguments["decisions"]:
-                    return
+    def __init__(self, address: str, count: int, view: int) -> None:
+        self.bytes_taken = 0
+        self.decisions = 0
+        self._count, self._view = count, view
+        self._channel = open_channel(address)
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async with open_channel(arguments["address"]) as channel:
-        method = channel.unary_stream(
+    async def __aenter__(self) -> Watchers:
+        self._tasks = [asyncio.create_task(self._take(reads=number == 0)) for number in range(self._count)]
+        if self._tasks:
+            await asyncio.sleep(1.0)  # the streams are open on the server
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close(None)
+
+    async def until(self, count: int) -> None:
+        """Waits until so many decisions have come."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while self._tasks and self.decisions < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
+
+    async def _take(self, *, reads: bool) -> None:
+        method = self._channel.unary_stream(
             "/adlro.v1.OrchestratorService/WatchDecisions",
             request_serializer=pb.WatchDecisionsRequest.SerializeToString,
+            response_deserializer=bytes,
         )
-        opened = asyncio.Semaphore(0)
-        first, *others = (
-            asyncio.create_task(take(method, reads=number == 0)) for number in range(arguments["watchers"])
-        )
-        for _ in range(arguments["watchers"]):
-            await opened.acquire()
-        await asyncio.sleep(1.0)  # the streams are open on the server
-        tell({"ready": True})
-        await first
-        await asyncio.sleep(0.5)
-        for each in others:
-            each.cancel()
-    return {"decisions": count, "bytes_a_watcher": size / arguments["watchers"]}
+        async for body in method(pb.WatchDecisionsRequest(view=self._view), timeout=TIMEOUT_S):  # type: ignore[arg-type]
+            self.bytes_taken += len(body)
+            if reads:
+                message = pb.WatchDecisionsResponse.FromString(body)
+                self.decisions += len(message.decisions) + message.HasField("decision") + message.missed_count
 
 
 # ---- one suite
@@ -113,17 +119,14 @@ class Suite:
     def __init__(self, redis_url: str, cluster: SpawnedService, orchestrator: SpawnedService, gpus: int) -> None:
         self.redis_url, self.orchestrator, self.gpus = redis_url, orchestrator, gpus
         self._cluster = cluster
-        self.client: ClientProcess | None = None
 
     async def fill(self) -> None:
-        """Starts the long jobs."""
+        """Starts the long jobs, while the clock stands."""
         busy = self.gpus - FREE_GPUS[self.gpus]
-        async with self._stubs() as (stub, cluster, store):
+        async with self._stubs() as (stub, _, store):
             await _submit(store, [_spec(LONG_S) for _ in range(busy)])
-            await cluster.SetClock(cluster_pb.SetClockRequest(paused=False), timeout=TIMEOUT_S)
             while (await stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT_S)).running_count < busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-            await cluster.SetClock(cluster_pb.SetClockRequest(paused=True), timeout=TIMEOUT_S)
 
     async def measure(self, target: str, count: int, rng: np.random.Generator) -> dict[str, float]:
         """One list under one kind of watchers."""
@@ -139,30 +142,20 @@ class Suite:
             status = pb.GetStatusRequest()
             while (await stub.GetStatus(status, timeout=TIMEOUT_S)).waiting_for_begin_time_count < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            client = None
-            if watchers:
-                arguments = {
-                    "address": self.orchestrator.address, "watchers": watchers, "view": view, "decisions": count
-                }  # fmt: skip
-                client = ClientProcess("benchmarks.watching", arguments)
-                await asyncio.to_thread(client.wait_ready)
-            try:
-                await asyncio.sleep(0.5)
+            async with Watchers(self.orchestrator.address, watchers, view) as taken:
                 decided = (await stub.GetStatus(status, timeout=TIMEOUT_S)).decision_count
                 began_s, cpu_before = time.perf_counter(), cpu_s(self.orchestrator.pid)
                 await cluster.SetClock(cluster_pb.SetClockRequest(paused=False), timeout=TIMEOUT_S)
                 while len(await store.active_sequences()) > busy:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-                took_s, cpu = time.perf_counter() - began_s, cpu_since(self.orchestrator.pid, cpu_before)
+                took_s = time.perf_counter() - began_s
                 await cluster.SetClock(cluster_pb.SetClockRequest(paused=True), timeout=TIMEOUT_S)
                 decisions = (await stub.GetStatus(status, timeout=TIMEOUT_S)).decision_count - decided
+                await taken.until(decisions)  # what is told and stored later counts too
+                cpu = cpu_since(self.orchestrator.pid, cpu_before)
                 found = {"cpu_ms": 1e3 * (cpu or math.nan) / decisions, "decisions_per_s": decisions / took_s}
-                if client is not None:
-                    told = await asyncio.to_thread(client.result)
-                    found["bytes"] = told["bytes_a_watcher"] / decisions
-            finally:
-                if client is not None:
-                    client.stop()
+                if watchers:
+                    found["bytes"] = taken.bytes_taken / watchers / decisions
         return found
 
     async def entry_bytes(self) -> dict[str, float]:
@@ -226,6 +219,8 @@ def suite(gpus: int, policy: str, **settings: str) -> Iterator[Suite]:
             "ADLRO_REDIS_URL": redis.url,
             "ADLRO_SIMCLUSTER_CLOCK_MODE": "virtual",
             "ADLRO_SIMCLUSTER_CLOCK_PAUSED": "true",
+            # Else the clock would go to the long jobs' ends as soon as the others are done.
+            "ADLRO_SIMCLUSTER_CLOCK_SCALE": "2000",
             "ADLRO_SIMCLUSTER_CLUSTER": str(folder / "cluster.toml"),
         }
         cluster = stack.enter_context(spawn_service("simcluster", clock))
@@ -354,12 +349,18 @@ def report(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Parses arguments; runs a client where this process is one."""
+    """Measures, and prints."""
     parser = command(__doc__, rounds=8, seconds=0.0)
     parser.add_argument("--gpus", type=int, nargs="+", choices=sorted(FREE_GPUS), default=sorted(FREE_GPUS))
     parser.add_argument("--decisions", type=int, default=150)
     parser.add_argument("--policy", default="hold_greedy_fixed", choices=sorted(POLICIES))
-    obey(parser, run, report, watch)
+    arguments = parser.parse_args()
+    facts = machine()
+    result = {"machine": facts, "seed": arguments.seed, "rounds": arguments.rounds, **run(arguments)}
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+    else:
+        report(result)
 
 
 if __name__ == "__main__":

@@ -90,10 +90,10 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         decompose = DecomposeClient(settings.decompose_address, settings.prediction_timeout_s, context.credentials)
         self._clients = [cluster, decompose]
         metrics = OrchestratorMetrics(context.registry)
-        reading = self._reading = SideThread("read decisions")
+        self._reading, self._telling = SideThread("read decisions"), SideThread("tell decisions")
         self._stored = DecisionStore(
             redis,
-            reading,
+            self._reading,
             settings.decisions_stored,
             settings.explanations_stored,
             Unreadable(metrics.unreadable.inc),
@@ -133,7 +133,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """Stops placing jobs, releases the lease, closes connections."""
         await self._orchestrator.stop()
         await self._storing.flush(_FLUSH_S)
-        self._reading.close()
+        for thread in (self._reading, self._telling):
+            thread.close()
         for client in self._clients:
             await client.close()
         for redis in self._redis:
@@ -142,10 +143,9 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
     def _follow_decisions(self, context: ServiceContext, metrics: OrchestratorMetrics) -> None:
         """Tells watchers each decision, and stores it; both behind the deciding path."""
-        telling = SideThread("tell decisions")
-        self._feed = DecisionFeed(watch_message, telling, context.log)
+        self._feed = DecisionFeed(watch_message, self._telling, context.log)
         self._storing = StoringDecisions(
-            self._stored, telling, metrics.count_stored, metrics.count_unstored, context.log
+            self._stored, self._telling, metrics.count_stored, metrics.count_unstored, context.log
         )
         metrics.declare_unstored_causes(CAUSES)
         watchers = Gauge(

@@ -52,14 +52,14 @@ class Considered:
         made = []
         columns = zip(
             self.job_ids,
-            self.gpus,
+            self.gpus.tolist(),
             self.equal.tolist(),
             self.duration_s.tolist(),
             self.score.tolist(),
             strict=True,
         )
         for job_id, row, equal, duration_s, score in columns:
-            gpus = gpus_of(row)
+            gpus = [gpu for gpu in row if gpu >= 0]
             made.append(
                 DecisionPair(job_id, layout.model_of(gpus[0]), layout.placement(gpus), equal, duration_s, score)
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from adlro.services.orchestrator.deciding.decisions import Made
 from adlro.services.orchestrator.deciding.side_thread import SideThread
 
 Encode = Callable[[Made, DecisionView], bytes]
+_Make = Callable[[Sequence[Made], DecisionView], Awaitable[list[bytes | None]]]
 
 PAUSE_S = 0.25
 """Least time between two messages of summaries to a watcher: fifty watchers cost as much as the messages they get."""
@@ -120,7 +121,7 @@ class DecisionFeed:
 class _Lane:
     """The decisions in one view: those without a message yet, and the messages that watchers may still need."""
 
-    def __init__(self, make: Callable, view: DecisionView, together: int, pause_s: float) -> None:  # type: ignore[type-arg]
+    def __init__(self, make: _Make, view: DecisionView, together: int, pause_s: float) -> None:
         self.together = together
         self.watchers = 0
         self.told = 0  # number of the newest decision

@@ -180,7 +180,8 @@ async def test_watches_end_with_the_service(feed: DecisionFeed) -> None:
 
 
 def test_the_past_of_a_log_is_what_was_told_in_order(first: Made) -> None:
-    log, told = DecisionLog(10), []
+    log = DecisionLog(10)
+    told: list[Made] = []
     log.listen(told.append)
     for number in range(1, 6):
         log.add(numbered(first, number))
