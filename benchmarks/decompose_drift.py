@@ -29,10 +29,10 @@ SLOW = (0, 2, 4, 6)
 
 
 def gpu(seed: int, runs: int) -> dict[str, float]:
-    """Suspicions (`benchmarks/drift_flags.py` has flags) of GPUs whose jobs are off by the scenario's own noise, as they would be with perfect predictions.
+    """Suspicions of GPUs whose jobs are off by the scenario's own noise, as they would be with perfect predictions.
 
-    The reference is the most powerful test there is of 20 jobs at this rate (Neyman and Pearson), with everything
-    known.
+    `benchmarks/drift_flags.py` has flags. The reference is the most powerful test there is of 20 jobs at this rate
+    (Neyman and Pearson), with everything known.
     """
     rng = np.random.default_rng(seed)
     within, at_end, looks, flags, ever = [], [], 0, 0, []
