@@ -113,7 +113,9 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         """The orchestrator's status."""
         return status_to_proto(await self._orchestrator.status())
 
-    async def WatchStatus(self, request: pb.WatchStatusRequest, context: Context) -> AsyncIterator[bytes]:
+    async def WatchStatus(  # type: ignore[override]  # bytes: the messages are serialised once for all
+        self, request: pb.WatchStatusRequest, context: Context
+    ) -> AsyncIterator[bytes]:
         """Sends the status now and after changes; bytes, encoded once for all watchers."""
         interval_s = request.min_interval_s or DEFAULT_INTERVAL_S
         if interval_s < LEAST_INTERVAL_S:
