@@ -45,6 +45,7 @@ from adlro.records.jobs import (
 from adlro.records.matrices import (
     ClusterPlanes,
     ClusterState,
+    DriftSummary,
     GpuDrift,
     GpuState,
     MetricColumn,
@@ -66,7 +67,7 @@ from adlro.records.payloads import (
     Process,
 )
 from adlro.records.predictions import Evidence, PredictionBasis, Recollection, RuntimePrediction
-from adlro.records.status import OfferedPolicy, OrchestratorStatus, ShadowStatus
+from adlro.records.status import EventLag, GpuModelFigures, OfferedPolicy, OrchestratorStatus, ShadowStatus, UserCount
 from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter
@@ -88,13 +89,16 @@ __all__ = [
     "Credentials",
     "Decision",
     "DecisionBasis",
+    "DriftSummary",
     "EndReason",
     "Endpoints",
+    "EventLag",
     "Evidence",
     "ExitStatus",
     "ExpectedRuntime",
     "Gpu",
     "GpuDrift",
+    "GpuModelFigures",
     "GpuSpec",
     "GpuState",
     "Job",
@@ -135,6 +139,7 @@ __all__ = [
     "Telemetry",
     "TelemetryBlock",
     "Unit",
+    "UserCount",
     "Variable",
     "connect",
     "program_spec",
