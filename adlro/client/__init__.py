@@ -55,6 +55,7 @@ from adlro.records.jobs import (
 from adlro.records.matrices import (
     ClusterPlanes,
     ClusterState,
+    DriftSummary,
     GpuDrift,
     GpuState,
     MetricColumn,
@@ -76,7 +77,7 @@ from adlro.records.payloads import (
     Process,
 )
 from adlro.records.predictions import Evidence, PredictionBasis, Recollection, RuntimePrediction
-from adlro.records.status import OfferedPolicy, OrchestratorStatus, ShadowStatus
+from adlro.records.status import EventLag, GpuModelFigures, OfferedPolicy, OrchestratorStatus, ShadowStatus, UserCount
 from adlro.records.submitting import Rejection, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
 from adlro.records.waiting import ExpectedStart, GpuObstacle, WaitingChange, WaitingChangeKind, WaitingExplanation
@@ -110,8 +111,10 @@ __all__ = [
     "DecisionPair",
     "DecisionPrediction",
     "DecisionView",
+    "DriftSummary",
     "EndReason",
     "Endpoints",
+    "EventLag",
     "Evidence",
     "ExitStatus",
     "ExpectedRuntime",
@@ -119,6 +122,7 @@ __all__ = [
     "Gpu",
     "GpuDrift",
     "GpuModelCapacity",
+    "GpuModelFigures",
     "GpuObstacle",
     "GpuSpec",
     "GpuState",
@@ -168,6 +172,7 @@ __all__ = [
     "Telemetry",
     "TelemetryBlock",
     "Unit",
+    "UserCount",
     "Variable",
     "WaitingChange",
     "WaitingChangeKind",

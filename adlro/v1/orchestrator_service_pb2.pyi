@@ -262,7 +262,9 @@ class GetStatusResponse(_message.Message):
     policy_version: _builtins.str
     """The checkpoint of the acting policy, if it is learned."""
     policy_problem: _builtins.str
-    """The reason why hold_greedy_fixed decides instead of the acting policy; empty: the acting policy decides."""
+    """The reason why hold_gang (with jobs of one GPU alone, that is hold_greedy_fixed) decides instead of the acting policy;
+    empty: the acting policy decides.
+    """
     wait_ratio: _builtins.float
     """Limit on waits: a job goes first under every policy once its wait exceeds this multiple of the sum of its own best
     expected duration, a typical one of the waiting jobs and the mean elapsed time of the running jobs. 0: no limit.
@@ -271,7 +273,7 @@ class GetStatusResponse(_message.Message):
     """Numbers of checkpoints loaded, and refused, since this process started."""
     checkpoints_refused_count: _builtins.int
     deciding_policy: _builtins.str
-    """The decider of the last decision, `policy` or hold_greedy_fixed instead, and the decision's basis. Before the first
+    """The decider of the last decision, `policy` or hold_gang instead, and the decision's basis. Before the first
     decision: the next decider.
     """
     deciding_basis: Global___DecisionBasis.ValueType
@@ -290,7 +292,7 @@ class GetStatusResponse(_message.Message):
     def drained_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def fallbacks(self) -> _containers.RepeatedCompositeFieldContainer[Global___FallbackCount]:
-        """Decisions of hold_greedy_fixed instead of the acting policy, by reason, since this process started."""
+        """Decisions of hold_gang instead of the acting policy, by reason, since this process started."""
 
     @_builtins.property
     def shadow(self) -> Global___ShadowStatus:

@@ -16,8 +16,8 @@ from adlro.services.orchestrator.ledger.ledger import Ledger
 USERS_SHOWN = 20
 
 
-class LedgerFigures(TypedDict):
-    """Fields of `OrchestratorStatus`."""
+class LedgerFigures(TypedDict, total=False):
+    """Fields of `OrchestratorStatus`; none without a ledger."""
 
     launching_count: int
     waiting_by_reason: dict[PendingReason, int]

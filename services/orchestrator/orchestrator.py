@@ -29,7 +29,7 @@ from adlro.services.orchestrator.deciding.policy_selection import Choices, Polic
 from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
-from adlro.services.orchestrator.figures import figures_of
+from adlro.services.orchestrator.figures import LedgerFigures, figures_of
 from adlro.services.orchestrator.forecasts.explaining import explained, without_others
 from adlro.services.orchestrator.forecasts.forecasting import Forecasting
 from adlro.services.orchestrator.lease import Lease
@@ -318,7 +318,7 @@ class Orchestrator:
             preemption=self._min_run_s is not None,
             preemption_min_run_s=self._min_run_s or 0.0,
             event_lag=session.event_lag() if session else None,
-            **(figures_of(session.ledger) if session else {}),
+            **(figures_of(session.ledger) if session else LedgerFigures()),
         )
 
     @staticmethod

@@ -176,7 +176,7 @@ async def test_planes_are_the_matrix_in_bytes_with_what_has_changed(caller: Call
     await store.describe()
     view = pb.CLUSTER_STATE_VIEW_PLANES
     request = pb.WatchClusterStateRequest(min_interval_s=0.05, view=view)
-    watches = [caller.stub.WatchClusterState(request, timeout=TIMEOUT_S) for _ in range(2)]
+    watches: list[Any] = [caller.stub.WatchClusterState(request, timeout=TIMEOUT_S) for _ in range(2)]
     assemblies = [PlanesAssembly() for _ in watches]
     firsts = [(await watch.read()).planes for watch in watches]
     for assembly, first in zip(assemblies, firsts, strict=True):

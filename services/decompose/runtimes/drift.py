@@ -3,8 +3,9 @@
 Both scores are 1 - p: the share of healthy checks with a smaller deviation. From SUSPECTED on the mix is flagged, so
 each single check flags at most 1 % of unchanged mixes. That rate for each GPU would flag ten of 1,024 healthy ones at
 any time, so GPUs are flagged together, by Benjamini and Hochberg's rule: with n GPUs the k most suspected ones are
-flagged for the largest k for which the k-th p is at most 1 % of k / n. If all are healthy, some are flagged in 1 % of
-looks; of flagged GPUs 1 % are healthy on average (benchmarks/drift_flags.py). Consecutive looks share 19 of 20 jobs.
+flagged for the largest k for which the k-th p is at most 1 % of k / n, p being that of the newest 20 jobs or of the
+newest 60, whichever is smaller, doubled. If all are healthy, some are flagged in 1 % of looks; of flagged GPUs 1 % are
+healthy on average (benchmarks/drift_flags.py). Consecutive looks share 19 of 20 jobs.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class GpuDriftDetector:
                 self._judged(gpu)
             gpus, limit = sorted(self._p, key=self._p.__getitem__), FALSE_SHARE / max(len(self._p), 1)
             most = max((k for k, gpu in enumerate(gpus, start=1) if self._p[gpu] <= limit * k), default=0)
-            self._flagged = frozenset(gpus[:most])
+            # Not one that is well again: its score falls within 20 jobs.
+            self._flagged = frozenset(gpu for gpu in gpus[:most] if self._states[gpu].score >= SUSPECTED)
         return self._flagged
 
     def _judge(self, gpu: Hashable) -> GpuDrift:
@@ -149,7 +151,9 @@ class GpuDriftDetector:
         sums = np.cumsum((residual * precision)[::-1])
         at = min(count, GPU_WINDOW) - 1
         z = float(sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at])))
-        self._p[gpu] = _NORMAL.cdf(-z)
+        # All of its newest jobs show a small slowdown that these are too few for, among many GPUs.
+        of_all = float(sums[-1] / math.sqrt(weights[-1] * (1 + peers_variance * weights[-1])))
+        self._p[gpu] = min(1.0, 2.0 * _NORMAL.cdf(-max(z, of_all)))
         return GpuDrift(_NORMAL.cdf(z), False, self._speed(sums, weights, peers_variance), count)
 
     def _speed(

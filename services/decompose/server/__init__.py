@@ -231,7 +231,9 @@ class DecomposeServer(pb_grpc.DecomposeServiceServicer):
                 state.bundle.variables.add(name=name, values=values)
         return pb.GetClusterStateResponse(state=state)
 
-    async def WatchClusterState(self, request: pb.WatchClusterStateRequest, context: Context) -> AsyncIterator[bytes]:
+    async def WatchClusterState(  # type: ignore[override]  # bytes: the messages are serialised once for all
+        self, request: pb.WatchClusterStateRequest, context: Context
+    ) -> AsyncIterator[bytes]:
         """Sends the GPU matrix now and after changes; changes between two messages become one.
 
         Bytes: a message is encoded once for all watchers of a view and an interval.

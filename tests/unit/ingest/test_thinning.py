@@ -15,7 +15,7 @@ NAN = math.nan
 
 def block(gpu_ids: str, times: list[float], power: list[list[float]], cluster_times_s: tuple[float, ...] = ()):
     raw = np.array(power, dtype=np.float32)
-    columns = {Metric.POWER: MetricColumn(Unit.W, raw, raw / 100)}
+    columns = {Metric.POWER: MetricColumn(Unit.W, raw, (raw / 100).astype(np.float32))}
     return TelemetryBlock("c", tuple(gpu_ids), tuple(times), cluster_times_s, columns)
 
 
