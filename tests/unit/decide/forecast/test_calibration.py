@@ -94,7 +94,7 @@ def test_kinds_have_their_own_errors() -> None:
 
 def test_the_record_tells_what_was_told() -> None:
     """Four of five starts within the interval as it was told, not as it would be told now."""
-    calibration = Calibration(shipped={kind: (-1.0, 0.0, 1.0) for kind in KINDS})
+    calibration = Calibration(shipped=dict.fromkeys(KINDS, (-1.0, 0.0, 1.0)))
     raw = Raw(3.0, 0.3, 0.0)
     for number in range(10):
         forecast = calibration.forecast(50.0, raw, SETTING)
@@ -108,7 +108,7 @@ def test_the_record_tells_what_was_told() -> None:
 
 def test_shipped_errors_fade() -> None:
     """After some own errors of 5 the shipped ones of 0 no longer make the median."""
-    calibration = Calibration(shipped={kind: (0.0,) * 41 for kind in KINDS})
+    calibration = Calibration(shipped=dict.fromkeys(KINDS, (0.0,) * 41))
     raw = Raw(5.0, 0.5, 0.0)
     forecast = calibration.forecast(0.0, raw, SETTING)
     for _ in range(int(SHIPPED_WEIGHT) + 2):
