@@ -16,7 +16,7 @@ from adlro.kit.identity import Role, new_token, users_line
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import serve
-from adlro.records.jobs import JobSpec, JobState, JobType, NormalizedJob, PendingReason, SimulatedWork
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, NormalizedJob, PendingReason, SimulatedWork
 from adlro.services.orchestrator.server import OrchestratorServer
 from adlro.services.orchestrator.settings import OrchestratorSettings
 from adlro.services.simcluster.server import SimclusterServer
@@ -85,9 +85,10 @@ async def test_every_role_asks_and_a_submitter_about_his_own_jobs_alone(asked: t
     async with asyncio.timeout(60):
         while (await store.get(others)).pending_reason is not PendingReason.GANG_NODES:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    own = await submit("ann", 1, cpu_cores=1, memory_mib=64)
+    # One GPU is idle, and kept free: her job would end too late.
+    own = await submit("ann", 1, cpu_cores=1, memory_mib=64, expected_runtime=ExpectedRuntime("v100_sxm2", 1e5))
     async with asyncio.timeout(60):
-        while (await store.get(own)).pending_reason in (PendingReason.NONE, PendingReason.SUBMITTED):  # noqa: ASYNC110
+        while (await store.get(own)).pending_reason is not PendingReason.RESERVED:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     seen = {user: await ask(user, own) for user in ("ann", "rea", "ops", "suite")}
     for user, told in seen.items():
@@ -97,6 +98,8 @@ async def test_every_role_asks_and_a_submitter_about_his_own_jobs_alone(asked: t
     shown = str(seen["ann"])
     for hidden in ("bob", "secret-of", others, *running[1:]):
         assert f"{hidden}" not in shown.replace(own, ""), hidden
+    assert "kept free for another job" in seen["ann"].sentence
+    assert f"kept free for {others}" in seen["ops"].sentence
     assert seen["ann"].obstacles == seen["ops"].obstacles
 
     with pytest.raises(NotFound) as not_his:

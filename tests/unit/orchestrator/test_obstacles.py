@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_a_gpu_that_is_kept_for_another_job_is_told_as_such() -> None:
     assert answer.changes == ()
 
 
-demands = st.builds(
+demands: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     cpu_cores=st.integers(0, 10),
     memory_mib=st.integers(0, 40_000),
