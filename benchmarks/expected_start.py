@@ -124,12 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def made_forecasts(
-    name: str, load: float, runtime: str, lists: int, jobs: int, seed: int, size: Size
+    name: str, load: float, runtime: str, lists: int, jobs: int, seed: int, size: Size, first: int = 0
 ) -> list[list[Made]]:
-    """The forecasts of each list, in the order of their times."""
+    """The forecasts of each list from number `first` on, in the order of their times."""
     scenario = load_scenario("paper")
-    case = Case(scenario, SHIPPED, load, jobs, lists, seed, runtime)
-    arrays = case.arrays(0, lists)
+    case = Case(scenario, SHIPPED, load, jobs, first + lists, seed, runtime)
+    arrays = case.arrays(first, first + lists)
     outcome = simulate(case.cluster, arrays, POLICIES[name].for_load(load).act)
     assert not outcome.stuck.any()
     out = []
@@ -142,7 +142,7 @@ def made_forecasts(
                 time_s = replay.submit_s[job] + share * waits_s[job]
                 queued, state = replay.moment(time_s)
                 wanted = queued == job
-                rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, job, moment, 7)))
+                rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(first + number, job, moment, 7)))
                 past = replay.past(time_s)
                 starts_s = play_futures(state, past, wanted, rng, size)[:, wanted][:, 0]
                 raw = raw_of(starts_s, time_s - replay.submit_s[job])

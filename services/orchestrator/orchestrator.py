@@ -128,7 +128,7 @@ class Orchestrator:
         await self.choosing.look_for_checkpoint()
         following = asyncio.create_task(self.choosing.follow_checkpoint(), name="follow checkpoint")
         forecasting = asyncio.create_task(
-            self.forecasting.run(self._ledger_to_forecast, self._clock_now_s), name="forecasts"
+            self.forecasting.run(self._present_ledger, self._clock_now_s, self._clock_goes_on), name="forecasts"
         )
         try:
             await self._live()
@@ -496,12 +496,14 @@ class Orchestrator:
         told = await explained(self.forecasting, ledger, job, self._clock_now_s)
         return told if sees_all or caller is None else without_others(told, caller.user, ledger)
 
-    def _ledger_to_forecast(self) -> Ledger | None:
-        """The ledger for the record of forecasts; None: no session, or a virtual clock, which waits for nobody."""
-        session, clock = self._ready_session(), self.acting.clock()
-        if session is None or clock is None or clock.mode is ClockMode.VIRTUAL:
-            return None
-        return session.ledger
+    def _present_ledger(self) -> Ledger | None:
+        session = self._ready_session()
+        return None if session is None else session.ledger
+
+    def _clock_goes_on(self) -> bool:
+        """Whether the cluster's clock waits for nobody."""
+        clock = self.acting.clock()
+        return clock is not None and clock.mode is not ClockMode.VIRTUAL
 
     def _clock_now_s(self) -> float:
         """The cluster time: of the last event, or of the clock since then."""

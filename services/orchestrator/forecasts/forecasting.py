@@ -49,6 +49,9 @@ thirtieth."""
 TOO_FAR = "so many jobs are before it that its start is too far ahead to be forecast"
 
 
+STARTS_NOW = "it has left the queue just now"
+
+
 class Round(NamedTuple):
     """One round of forecasts.
 
@@ -105,7 +108,7 @@ class Forecasting:
             latest = await self._round_with(ledger, [entry], now_s)
         raw = latest.raws.get(job_id)
         if raw is None:
-            return TOO_FAR
+            return TOO_FAR if entry.phase in (Phase.QUEUED, Phase.BEGIN) else STARTS_NOW
         waits_from_s = entry.job.submit_s if entry.job.submit_s is not None else latest.made_s
         fresh = latest.made_s - waits_from_s < LEAST_WAIT_S
         from_s = max(latest.made_s, waits_from_s)
@@ -157,23 +160,28 @@ class Forecasting:
 
     # ---- the record
 
-    async def run(self, present: Callable[[], Ledger | None], now_s: Callable[[], float]) -> None:
+    async def run(
+        self, present: Callable[[], Ledger | None], now_s: Callable[[], float], waits: Callable[[], bool] = lambda: True
+    ) -> None:
         """Makes and judges forecasts for the record until it is cancelled.
 
         Args:
-            present: the present session's ledger; None: there is none, or its clock leaves no time for forecasts.
+            present: the present session's ledger; None: there is none.
             now_s: the cluster time.
+            waits: whether the cluster's clock goes on meanwhile; on a virtual one nothing is forecast for the record.
         """
         loaded = False
         while True:
             began = time.monotonic()
             try:
-                if not loaded:
+                ledger = present()
+                if ledger is None:
+                    loaded = False  # another instance may add to the record
+                elif not loaded:
                     count = await self._record.load(self.calibration)
                     loaded = True
                     self._log.info("forecasts of starts", finished=count)
-                ledger = present()
-                if ledger is not None:
+                if ledger is not None and waits():
                     await self._look(ledger, now_s)
             except (aioredis.RedisError, OSError) as error:
                 self._log.info("the record of forecasts is not stored now", problem=str(error))
@@ -225,6 +233,8 @@ def played(
     past = past_of(jobs, errors, snapshot.occupancy, snapshot.time_s)
     ids = [entry.job.job_id for entry in snapshot.entries]
     asked = np.array([job_id in wanted for job_id in ids], dtype=np.bool_)
+    if not asked.any():  # they have all started meanwhile
+        return Round(snapshot.time_s, setting_of(moment, past, fresh=False), {}, began)
     starts_s = play_futures(moment, past, asked, np.random.default_rng(seed), SIZE)
     raws: dict[str, Raw | None] = {}
     for place, job_id in enumerate(ids):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from adlro.decide.forecast.calibration import LEAST_WAIT_S, Forecast
@@ -51,6 +52,7 @@ class Forecasts:
 
     def __init__(self) -> None:
         self._of: dict[str, Tracked] = {}
+        self._looked_s = math.inf  # what waits at the first look may wait for long
 
     def __len__(self) -> int:
         return len(self._of)
@@ -69,10 +71,11 @@ class Forecasts:
             submit_s = entry.job.submit_s
             if entry.job.job_id in self._of or submit_s is None:
                 continue
-            if time_s - submit_s >= LEAST_WAIT_S:
-                break  # those before it have waited longer
+            if time_s - submit_s >= LEAST_WAIT_S and submit_s <= self._looked_s:
+                break  # those before it have waited longer, and could be seen at the last look
             tracked = self._of[entry.job.job_id] = Tracked(entry, len(entry.job.attempts), submit_s)
             due.append(tracked)
+        self._looked_s = time_s
         waiting = (each for each in self._of.values() if each.entry.phase is Phase.QUEUED)
         again = [each for each in waiting if (each.fresh or each.later) and each.due_s <= time_s]
         return (due + again)[:DUE_AT_ONCE]
@@ -114,3 +117,4 @@ class Forecasts:
     def forget(self) -> None:
         """Tracks no job any more: another session reads its records anew."""
         self._of.clear()
+        self._looked_s = math.inf

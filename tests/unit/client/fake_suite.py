@@ -579,8 +579,9 @@ class _Services:
     def do_ExplainWaiting(self, request: Any) -> Any:
         job = self._job(request.job_id)
         told = orchestrator_service_pb2.WaitingExplanation(
-            job_id=job.job_id, time_s=100.0, reason=int(job.pending_reason), sentence=job.message,
+            job_id=job.job_id, time_s=100.0, sentence=job.message,
             queue_place=37, queue_length=640,
+            reason=job_to_proto(job).pending_reason,
         )  # fmt: skip
         told.obstacles.add(obstacle=orchestrator_service_pb2.GPU_OBSTACLE_BUSY, gpu_count=15)
         told.obstacles.add(obstacle=orchestrator_service_pb2.GPU_OBSTACLE_NODE_FULL, gpu_count=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from adlro.records.jobs import Job, JobSpec, JobType, PendingReason
 from adlro.records.waiting import GpuObstacle, WaitingChangeKind, WaitingExplanation
 from adlro.services.orchestrator.explain.obstacles import changes, fitting_count, obstacles, with_change
 from adlro.services.orchestrator.explain.waiting import ANOTHER, explanation, redacted, see
+from adlro.services.orchestrator.explain.waits import waits
+from adlro.services.orchestrator.forecasts.explaining import without_others
 from adlro.services.orchestrator.ledger.ledger import Ledger
 
 MODELS = ("big", "small")
@@ -111,7 +114,7 @@ def test_a_gpu_that_is_kept_for_another_job_is_told_as_such() -> None:
     assert answer.changes == ()
 
 
-demands = st.builds(
+demands: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     cpu_cores=st.integers(0, 10),
     memory_mib=st.integers(0, 40_000),
@@ -188,3 +191,37 @@ def test_counts_are_those_of_the_occupancy_alone() -> None:
     assert obstacles(spec(), ledger.occupancy, True, ~none) == {GpuObstacle.RESERVED: 4}
     with pytest.raises(KeyError):
         _ = obstacles(spec(), ledger.occupancy, True, none)[GpuObstacle.BUSY]
+
+
+# Letters that stand in no sentence of an explanation.
+names = st.text("zq#", min_size=4, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_submitter_is_told_of_no_other_users_job(data: st.DataObject) -> None:
+    """Whatever users and jobs are called, and whoever has the reservation: the sentences are those of the records."""
+    queue = Queue(Ledger(cluster(1)))
+    users = data.draw(st.lists(names.map("{}@".format), min_size=2, max_size=4, unique=True))
+    who = st.sampled_from(users)
+
+    def demand(**fields: object) -> JobSpec:
+        return dataclasses.replace(spec(data.draw(who), **fields), name=data.draw(names))
+
+    queue.run(demand(), 0)
+    reserved = queue.wait(demand(gpu_count=4))
+    queue.ledger.reserve(queue.ledger.entries[reserved], 1.0)
+    asked = [queue.wait(demand()) for _ in range(data.draw(st.integers(1, 4)))]
+    for job_id in asked:
+        entry = queue.ledger.entries[job_id]
+        queue.ledger.expect(entry, np.array([1e6]))
+        (wait,) = waits(queue.ledger, [entry], 50.0, "the policy holds").reasons
+        entry.job = dataclasses.replace(entry.job, message=wait.text, pending_reason=wait.reason)
+        assert reserved in wait.text
+        user = entry.job.spec.user
+        shown = str(without_others(told(queue, job_id), user, queue.ledger)).replace(f"'{job_id}'", "")
+        for other in queue.ledger.entries.values():
+            if other.job.spec.user != user:
+                assert f"{other.job.job_id} " not in shown
+                assert other.job.spec.user not in shown
+                assert other.job.spec.name not in shown
