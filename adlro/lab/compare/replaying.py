@@ -136,6 +136,8 @@ def resampled_figures(
     """
     found = np.full((resamples, 2), np.nan)
     row = 0
+    if not resamples:
+        return found
     for lists, counts in resampled(jobs, measured, resamples, seed):
         decides = policy()
         if decides.one_cluster:
