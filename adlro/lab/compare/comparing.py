@@ -194,7 +194,7 @@ def compare(
         resampled=figures,
         refused=refused,
         sources=counted([source for source, counts in zip(sources[here], window.measured, strict=True) if counts]),
-        notes=(*notes, *told, *_notes(suite, history, acted, replays)),
+        notes=(*notes, *suite.notes, *told, *_notes(suite, history, acted, replays)),
     )
 
 

@@ -61,7 +61,7 @@ def test_intervals_cover_the_true_mean_of_a_queue() -> None:
     rng = np.random.default_rng(4)
     jobs, histories = 400, 60
 
-    def waits_s(gap_s: np.ndarray, work_s: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def waits_s(gap_s: np.ndarray, work_s: np.ndarray) -> np.ndarray:
         left_s, found = np.zeros(work_s.shape[1]), np.zeros(work_s.shape[1])
         for gap, work in zip(gap_s, work_s, strict=True):
             left_s = np.maximum(left_s - gap, 0.0)
