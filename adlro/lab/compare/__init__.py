@@ -5,6 +5,6 @@
     command    options, files             reading    from the suite, over adlro.client
     comparing  the comparison             history    its jobs as a list for the simulator
     knowledge  what policies know         replaying  one policy in the simulator
-    blocks     intervals of one history
+    resampling intervals of one history
     document   the JSON document          tables     for the terminal
 """

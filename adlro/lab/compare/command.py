@@ -35,6 +35,7 @@ from adlro.lab.compare.comparing import Request, compare
 from adlro.lab.compare.document import build_document
 from adlro.lab.compare.knowledge import KINDS
 from adlro.lab.compare.reading import Suite, predicted_speeds, read_suite, reference_note
+from adlro.lab.compare.resampling import RESAMPLES
 from adlro.lab.compare.tables import print_comparison
 from adlro.lab.evaluate.partial import is_stream, require_writable, write_whole
 from adlro.terminal import escape
@@ -117,6 +118,9 @@ def run(
             show_default=False,
         ),
     ] = None,
+    resamples: Annotated[
+        int, typer.Option(help="Resampled histories that intervals rest on, from 40 on; 0: no intervals.")
+    ] = RESAMPLES,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="OUT", help="Also write the JSON document to this file.")
     ] = None,
@@ -126,7 +130,7 @@ def run(
     """Replay the suite's finished jobs in the simulator under other policies: what would have been gained?
 
     The same jobs, at the same times, with what they truly ran, under each policy; differences are paired, with 95 %
-    intervals from blocks of jobs. Nothing is changed in the suite.
+    intervals from resampled histories, replayed as well. Nothing is changed in the suite.
     """
     request = Request(
         policies=tuple(dict.fromkeys(policies or ())),
@@ -137,6 +141,7 @@ def run(
         limit=limit,
         wait_ratio=wait_ratio,
         checkpoint=checkpoint,
+        resamples=resamples,
     )
     if json_path is not None:
         require_writable(Path(json_path), "json")

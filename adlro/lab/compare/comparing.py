@@ -7,6 +7,7 @@ build_document(compare(suite, SHIPPED, Request()))["paired"]
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ import numpy as np
 
 from adlro.errors import InvalidInput, NotFound
 from adlro.hardware.speeds import SpeedTable
-from adlro.lab.compare.blocks import regeneration_points
 from adlro.lab.compare.history import History, Window, arrays_of, history_of, window_of
 from adlro.lab.compare.knowledge import KINDS, counted, expected_s
 from adlro.lab.compare.reading import Suite
-from adlro.lab.compare.replaying import Replay, Rules, policy_of, replay
+from adlro.lab.compare.replaying import Replay, Rules, policy_of, replay, resampled_figures
+from adlro.lab.compare.resampling import RESAMPLES, too_few
 from adlro.lab.evaluate.request import HIGHEST_WAIT_RATIO, KNOWN, require_known
 from adlro.records.cluster import Cluster
 from adlro.state.observation import Bools, Floats
@@ -28,6 +29,8 @@ from adlro.workload.pairs import pair_table
 
 BASELINE, OTHER_BASELINE = "hold_greedy_fixed", "fcfs"
 """Compared with the acting policy where there is no shadow; the other one where it acts itself."""
+FEW_RESAMPLES, MANY_RESAMPLES = 40, 10_000
+"""Of fewer the 2.5 % percentile is the least value."""
 GPU_TIME_LEFT_OUT = 0.05
 """A higher share of the GPU time in jobs that are not replayed is told."""
 
@@ -44,6 +47,7 @@ class Request:
         limit: count at most so many jobs, the newest; None: all.
         wait_ratio: of every policy's limit on waits, 0 for none; None: as in the suite.
         checkpoint: of the learned policy; None: the one that ADLRO includes.
+        resamples: number of resampled histories for intervals; 0: no intervals.
 
     Raises:
         InvalidInput: names the invalid field.
@@ -57,6 +61,7 @@ class Request:
     limit: int | None = None
     wait_ratio: float | None = None
     checkpoint: Path | None = None
+    resamples: int = RESAMPLES
 
     def __post_init__(self) -> None:
         for name in self.policies:
@@ -66,6 +71,12 @@ class Request:
         require_known(self.runtime, KINDS, "runtime", "knowledge of runtimes")
         if self.limit is not None and self.limit < 1:
             raise InvalidInput(f"limit: must be at least 1, not {self.limit}", field="limit")
+        if self.resamples != 0 and not FEW_RESAMPLES <= self.resamples <= MANY_RESAMPLES:
+            raise InvalidInput(
+                f"resamples: must be from {FEW_RESAMPLES} to {MANY_RESAMPLES}, or 0 for no intervals, not "
+                f"{self.resamples}",
+                field="resamples",
+            )
         if self.since_s is not None and self.until_s is not None and not self.since_s < self.until_s:
             raise InvalidInput(
                 f"until: must be after --since {self.since_s:g}, not {self.until_s:g} (seconds of cluster time)",
@@ -91,8 +102,10 @@ class Comparison:
         zero_s: cluster time of that.
         real_start_s, real_end_s: (J,) what truly happened.
         measured: (J,) which count.
-        points: (J,) regeneration points of all replays together.
         replays: by policy, in the order of the request; `acted` is among them.
+        resampled: by policy (R, 2), mean and 95 % percentile of the JCT in resampled histories; R is 0 without
+            intervals.
+        refused: why there are no intervals; empty: there are.
         sources: number of jobs by what was known of their runtimes.
         notes: for people.
     """
@@ -107,8 +120,9 @@ class Comparison:
     real_start_s: Floats
     real_end_s: Floats
     measured: Bools
-    points: Bools
     replays: Mapping[str, Replay]
+    resampled: Mapping[str, Floats]
+    refused: str
     sources: Mapping[str, int]
     notes: tuple[str, ...]
 
@@ -148,10 +162,21 @@ def compare(
     pairs = pair_table(models)
     arrays = arrays_of(jobs, suite.cluster, speeds, expected[here], pairs)
     rules, told = _rules(suite, acted, request)
+    refused = "not asked for" if request.resamples == 0 else too_few(int(window.measured.sum()))
     replays: dict[str, Replay] = {}
+    figures: dict[str, Floats] = {}
     for name in dict.fromkeys((acted, *(request.policies or _default_policies(suite, acted)))):
         progress(name)
         replays[name] = replay(suite.cluster, arrays, policy_of(name, rules), rules, pairs)
+        figures[name] = resampled_figures(
+            suite.cluster,
+            arrays,
+            window.measured,
+            functools.partial(policy_of, name, rules),
+            rules,
+            pairs,
+            0 if refused else request.resamples,
+        )
     zero_s = float(math.floor(jobs[0].submit_s))
     submit_s = arrays.submit_s[0]
     return Comparison(
@@ -165,10 +190,11 @@ def compare(
         real_start_s=np.array([job.start_s for job in jobs]) - zero_s,
         real_end_s=np.array([job.end_s for job in jobs]) - zero_s,
         measured=window.measured,
-        points=regeneration_points(submit_s, [each.end_s for each in replays.values()]),
         replays=replays,
+        resampled=figures,
+        refused=refused,
         sources=counted([source for source, counts in zip(sources[here], window.measured, strict=True) if counts]),
-        notes=(*notes, *told, *_notes(suite, history, acted, replays)),
+        notes=(*notes, *suite.notes, *told, *_notes(suite, history, acted, replays)),
     )
 
 

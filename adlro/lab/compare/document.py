@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from adlro.lab.compare import blocks as intervals
-from adlro.lab.compare import history, knowledge
-from adlro.lab.compare.blocks import Blocks, Estimate, blocks_of
+from adlro.lab.compare import history, knowledge, resampling
 from adlro.lab.compare.comparing import Comparison
+from adlro.lab.compare.resampling import Estimate, estimate
 from adlro.state.observation import Floats
 
 SCHEMA = "adlro.compare.v1"
@@ -24,9 +23,6 @@ _SAME_S = 1e-3
 def build_document(comparison: Comparison) -> dict[str, Any]:
     """The document."""
     counts = comparison.measured
-    jct = {name: (each.end_s - comparison.submit_s)[counts] for name, each in comparison.replays.items()}
-    points = comparison.points[counts]
-    paired = [_paired(comparison, name, jct, points) for name in comparison.replays if name != comparison.acted]
     found = {
         "schema": SCHEMA,
         "acted": comparison.acted,
@@ -38,8 +34,9 @@ def build_document(comparison: Comparison) -> dict[str, Any]:
         },
         "jobs": _jobs(comparison),
         "runtime": {"kind": comparison.request.runtime, "sources": dict(comparison.sources)},
-        "policies": [_policy(comparison, name, jct[name], points) for name in comparison.replays],
-        "paired": paired,
+        "policies": [_policy(comparison, name) for name in comparison.replays],
+        "paired": [_paired(comparison, name) for name in comparison.replays if name != comparison.acted],
+        "interval": _interval(comparison),
         "check": _check(comparison),
         "notes": list(comparison.notes),
         "meta": {
@@ -48,8 +45,7 @@ def build_document(comparison: Comparison) -> dict[str, Any]:
             "cluster": comparison.cluster.name,
             "gpus": sum(1 for _ in comparison.cluster.gpus()),
             "gpu_models": list(comparison.cluster.gpu_models),
-            "confidence": intervals.CONFIDENCE,
-            "least_jobs": intervals.LEAST_JOBS,
+            "least_jobs": resampling.LEAST_JOBS,
             "definitions": definitions(),
         },
     }
@@ -71,47 +67,60 @@ def _jobs(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _policy(comparison: Comparison, name: str, jct_s: Floats, points: np.ndarray[Any, Any]) -> dict[str, Any]:
-    replay = comparison.replays[name]
-    blocks = blocks_of(jct_s, points)
+def _policy(comparison: Comparison, name: str) -> dict[str, Any]:
+    replay, jct_s = comparison.replays[name], _jct_s(comparison, name)
+    mean, p95 = comparison.resampled[name].T
     return {
         "policy": name,
         "version": replay.version,
         "acted": name == comparison.acted,
-        **_figure("mean_jct_s", intervals.mean_of(jct_s, blocks)),
-        **_figure("p95_jct_s", intervals.statistic_of([jct_s], lambda each: each[0], 95.0, blocks)),
-        "max_wait_s": float((replay.start_s - comparison.submit_s)[comparison.measured].max()),
+        **_figure("mean_jct_s", estimate(float(jct_s.mean()), mean)),
+        **_figure("p95_jct_s", estimate(float(np.percentile(jct_s, 95)), p95)),
+        "max_wait_s": _longest_wait_s(comparison, name),
         "stops": replay.stops,
         "fallback_share": replay.fallback_ratio,
         "overdue_share": replay.overdue_ratio,
-        "blocks": _blocks(blocks),
     }
 
 
-def _paired(
-    comparison: Comparison, name: str, jct: Mapping[str, Floats], points: np.ndarray[Any, Any]
-) -> dict[str, Any]:
+def _paired(comparison: Comparison, name: str) -> dict[str, Any]:
     baseline = comparison.acted
-    ours, theirs = jct[name], jct[baseline]
+    ours, theirs = _jct_s(comparison, name), _jct_s(comparison, baseline)
     off = ours - theirs
-    blocks = blocks_of(off, points)
-    waits_s = [
-        float((comparison.replays[each].start_s - comparison.submit_s)[comparison.measured].max())
-        for each in (name, baseline)
-    ]
+    (our_mean, our_p95), (their_mean, their_p95) = (comparison.resampled[each].T for each in (name, baseline))
     return {
         "policy": name,
         "baseline": baseline,
-        **_figure("mean_jct_difference_s", intervals.mean_of(off, blocks)),
-        **_figure("mean_jct_ratio", intervals.ratio_of(ours, theirs, blocks)),
+        **_figure("mean_jct_difference_s", estimate(float(off.mean()), our_mean - their_mean)),
+        **_figure("mean_jct_ratio", estimate(float(ours.mean() / theirs.mean()), our_mean / their_mean)),
         **_figure(
             "p95_jct_difference_s",
-            intervals.statistic_of([ours, theirs], lambda each: each[0] - each[1], 95.0, blocks),
+            estimate(float(np.percentile(ours, 95) - np.percentile(theirs, 95)), our_p95 - their_p95),
         ),
-        "max_wait_difference_s": waits_s[0] - waits_s[1],
+        "max_wait_difference_s": _longest_wait_s(comparison, name) - _longest_wait_s(comparison, baseline),
         "jobs_sooner": int((off < -_SAME_S).sum()),
         "jobs_later": int((off > _SAME_S).sum()),
-        "blocks": _blocks(blocks),
+    }
+
+
+def _jct_s(comparison: Comparison, name: str) -> Floats:
+    jct_s: Floats = (comparison.replays[name].end_s - comparison.submit_s)[comparison.measured]
+    return jct_s
+
+
+def _longest_wait_s(comparison: Comparison, name: str) -> float:
+    return float((comparison.replays[name].start_s - comparison.submit_s)[comparison.measured].max())
+
+
+def _interval(comparison: Comparison) -> dict[str, Any]:
+    """What the intervals rest on, or why there are none."""
+    replayed, size = len(comparison.measured), resampling.block_size(len(comparison.measured))
+    return {
+        "confidence": resampling.CONFIDENCE,
+        "resamples": 0 if comparison.refused else comparison.request.resamples,
+        "jobs_in_block": size,
+        "blocks": -(-replayed // size),
+        "refused": comparison.refused or None,
     }
 
 
@@ -140,22 +149,10 @@ def _figure(name: str, estimate: Estimate) -> dict[str, Any]:
     return {name: estimate.value, f"{name}_ci95": [None, None] if estimate.interval is None else [*estimate.interval]}
 
 
-def _blocks(blocks: Blocks | str) -> dict[str, Any]:
-    """The blocks that an interval rests on, or why there is none."""
-    if isinstance(blocks, str):
-        return {"count": 0, "cuts_at_regeneration_points": 0, "autocorrelation": None, "refused": blocks}
-    return {
-        "count": blocks.count,
-        "cuts_at_regeneration_points": blocks.at_points,
-        "autocorrelation": blocks.alike,
-        "refused": None,
-    }
-
-
 def definitions() -> list[str]:
     """How the figures come about, from the docstrings of the modules that compute them."""
     items: list[str] = []
-    for module in (history, knowledge, intervals):
+    for module in (history, knowledge, resampling):
         for paragraph in (module.__doc__ or "").strip().split("\n\n")[1:]:
             parts = paragraph.removeprefix("- ").split("\n- ") if paragraph.startswith("- ") else [paragraph]
             items += [" ".join(part.split()) for part in parts]

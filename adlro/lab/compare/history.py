@@ -26,11 +26,10 @@ import numpy as np
 from adlro.hardware.gang_speeds import spread_speed
 from adlro.hardware.shared_speeds import TURN_SHARE, simulated_shares
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SpeedTable
-from adlro.lab.compare.blocks import regeneration_points
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState
 from adlro.state.job_arrays import JobArrays, pack_jobs
-from adlro.state.observation import Floats
+from adlro.state.observation import Floats, Ints
 from adlro.workload.demand import NodeKind, holding_models, node_kinds, packed_node_counts
 from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.pairs import PairTable
@@ -198,15 +197,19 @@ def window_of(jobs: Sequence[PastJob], since_s: float | None, until_s: float | N
         counts = counts[-limit:]
     if not counts:
         return Window(0, 0, np.zeros(0, dtype=np.bool_), 0)
-    points = regeneration_points(
-        np.array([job.submit_s for job in jobs]), [np.array([job.end_s for job in jobs])]
-    ).nonzero()[0]
+    points = _empty_at(jobs)
     first = int(points[points <= counts[0]][-1])
     after = points[points > counts[-1]]
     last = int(after[0]) if len(after) else len(jobs)
     measured = np.zeros(last - first, dtype=np.bool_)
     measured[np.array(counts) - first] = True
     return Window(first, last, measured, counts[0] - first)
+
+
+def _empty_at(jobs: Sequence[PastJob]) -> Ints:
+    """The jobs that came when all before them had ended."""
+    free_s = np.maximum.accumulate(np.array([-math.inf, *(job.end_s for job in jobs[:-1])]))
+    return np.flatnonzero(np.array([job.submit_s for job in jobs]) >= free_s)
 
 
 def arrays_of(

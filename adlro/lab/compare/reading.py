@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from adlro.client import AsyncClient
-from adlro.errors import AdlroError, InvalidInput, NotFound
+from adlro.errors import AdlroError, InvalidInput, NotFound, PermissionDenied, Unavailable, Unsupported
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SpeedRow, SpeedTable
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision
+from adlro.records.events import ClusterDescription
 from adlro.records.jobs import Job, JobState
 from adlro.records.status import OrchestratorStatus
 
@@ -37,6 +38,7 @@ class Suite:
         decided: by job id and GPU model, the runtime that the decision of its (only) placement expected, chosen first.
         policies: number of read decisions by the policy that was set.
         versions: number of them by the version of that policy's weights.
+        notes: for people.
     """
 
     jobs: tuple[Job, ...]
@@ -48,6 +50,7 @@ class Suite:
     decided: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     policies: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 async def read_suite(client: AsyncClient, *, decisions: bool) -> Suite:
@@ -58,19 +61,28 @@ async def read_suite(client: AsyncClient, *, decisions: bool) -> Suite:
         decisions: also reads decisions that the orchestrator still keeps.
     """
     status = await client.status()
-    described = await client.describe_cluster()
     jobs = await read_jobs(client)
+    notes: list[str] = []
+    described: ClusterDescription | None = None
+    try:
+        described = await client.describe_cluster()
+    except (Unavailable, PermissionDenied, Unsupported) as error:
+        notes.append(f"the cluster does not say whether GPUs are shared, nor which are lost: {error.message}")
+    can = described.capabilities if described is not None else None
+    # Without its answer, by what has happened.
+    shared = any(attempt.neighbours for job in jobs for attempt in job.attempts)
     found = await _read_decisions(client, jobs) if decisions else {}
     return Suite(
         jobs,
         await client.cluster(),
         status,
-        described.capabilities is not None and described.capabilities.shares,
-        described.lost_gpu_ids,
-        described.clock.time_s,
+        can.shares if can is not None else shared,
+        described.lost_gpu_ids if described is not None else (),
+        described.clock.time_s if described is not None else status.cluster_time_s,
         {job_id: told for job_id, each in found.items() if (told := expected_of(each))},
         Counter(each.policy for each in found.values()),
         Counter(each.policy_version for each in found.values() if each.policy_version),
+        tuple(notes),
     )
 
 

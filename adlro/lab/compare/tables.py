@@ -47,7 +47,7 @@ def print_comparison(console: Console, document: dict[str, Any]) -> None:
     console.print(table)
     console.print()
     for row in document["paired"]:
-        console.print(_verdict(row), soft_wrap=True)
+        console.print(_verdict(row, document["interval"]), soft_wrap=True)
     console.print(_check(document["check"]), soft_wrap=True)
     known = ", ".join(f"{SOURCE_TEXTS[name]} ({jobs})" for name, jobs in document["runtime"]["sources"].items())
     console.print(f"[dim]what the policies know of runtimes: {escape(known)}[/]", soft_wrap=True)
@@ -66,18 +66,20 @@ def _table(*heads: str) -> Table:
     return table
 
 
-def _verdict(row: dict[str, Any]) -> str:
+def _verdict(row: dict[str, Any], interval: dict[str, Any]) -> str:
     """What the interval says, in a sentence."""
-    ours, theirs, blocks = escape(row["policy"]), escape(row["baseline"]), row["blocks"]
-    if blocks["refused"]:
-        return f"{ours}: no interval: {escape(blocks['refused'])}"
+    ours, theirs = escape(row["policy"]), escape(row["baseline"])
+    if interval["refused"]:
+        return f"{ours}: no interval: {escape(interval['refused'])}"
     low, high = row["mean_jct_difference_s_ci95"]
     if low > 0 or high < 0:
         said = f"jobs like these end {'sooner' if high < 0 else 'later'} on average under {ours} than under {theirs}"
     else:
         said = f"these jobs do not tell {ours} and {theirs} apart"
-    cuts = f"{blocks['cuts_at_regeneration_points']} of {blocks['count'] - 1} cuts where the cluster was empty"
-    return f"{said} [dim](95 % intervals from {blocks['count']} blocks of jobs, {cuts})[/]"
+    how = (
+        f"{interval['resamples']} histories of {interval['blocks']} blocks of {interval['jobs_in_block']} of these jobs"
+    )
+    return f"{said} [dim](95 % intervals from {how}, replayed)[/]"
 
 
 def _check(check: dict[str, Any]) -> str:
