@@ -7,14 +7,17 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 from starlette.routing import Route
 
 from adlro.client import JobSpec, JobType
 from adlro.kit.access import ROLES
 from adlro.kit.identity import Role
 from adlro.services.web.app import PAGES, make_app
+from adlro.services.web.gate import Protected
 from adlro.services.web.topics import NAMES
 from tests.web.page_suite import USERS, Browser, World, page_here
 
@@ -71,7 +74,7 @@ async def world(redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
     (tmp_path / "runs" / "one" / "curve.jsonl").write_text('{"step": 1, "return": 2.0}\n')
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "one.html").write_text("<script>1</script>")
-    folders = {"runs_dir": str(tmp_path / "runs"), "reports_dir": str(tmp_path / "reports")}
+    folders: dict[str, Any] = {"runs_dir": str(tmp_path / "runs"), "reports_dir": str(tmp_path / "reports")}
     async with page_here(redis_url, tmp_path, **folders) as made:
         async with made.client("ann") as client:
             await client.submit(JobSpec("train", "ann", JobType.MACHINE_LEARNING))
@@ -83,8 +86,10 @@ def may(user: str, roles: frozenset[Role]) -> bool:
 
 
 async def test_the_tables_have_every_route_action_and_topic(world):
-    app = make_app(world.running.parts)._app
-    paths = {route.path for route in app.routes if isinstance(route, Route)}
+    app = make_app(world.running.parts)
+    assert isinstance(app, Protected)
+    assert isinstance(app._app, Starlette)
+    paths = {route.path for route in app._app.routes if isinstance(route, Route)}
     assert paths == OPEN | set(QUESTIONS)
     assert set(TOPICS) == set(NAMES)
     answer = await (await world.logged_in("ops")).post("/api/actions/nothing")
