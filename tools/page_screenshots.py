@@ -45,7 +45,10 @@ def command(*words: str) -> None:
 def made_runs(folder: Path) -> None:
     """Two short trainings of one recipe; they show the screen, and learn little."""
     for seed in (1, 2):
-        command("train", str(folder / f"short-{seed}"), "--recipe", "dqn", "--seed", str(seed), "--decisions", "6000")
+        words = ["train", str(folder / f"short-{seed}"), "--recipe", "dqn", "--seed", str(seed), "--decisions", "3000"]
+        for setting in ("validate_every=1", "validation_lists=2", "lists=16", "jobs=32"):
+            words += ["--set", setting]
+        command(*words)
 
 
 def made_reports(folder: Path) -> None:
