@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator
@@ -297,6 +298,22 @@ async def test_files_of_the_page_are_packed_and_kept(world):
     assert packed.headers["content-encoding"] == "gzip"
     assert len(packed.body) < len(plain.body)
     assert (await browser.get("/static/another/live.js")).status == 404
+
+
+async def test_large_answers_are_packed_for_browsers_that_take_that(world):
+    browser = await world.logged_in("ann")
+    async with world.client("ann") as client:
+        made = await client.submit(JobSpec("x" * 200, "ann", JobType.MACHINE_LEARNING, labels={"a": "b" * 60}))
+    plain = await browser.get(f"/api/jobs/{made.job_id}")
+    packed = await browser.get(f"/api/jobs/{made.job_id}", accept_encoding="gzip")
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) == len(packed.body) < len(plain.body)
+    assert json.loads(gzip.decompress(packed.body))["job"] == plain.json["job"]
+    assert packed.headers["x-content-type-options"] == "nosniff"
+    small = await browser.get("/api/me", accept_encoding="gzip")
+    assert "content-encoding" not in small.headers
+    assert small.json["user"] == "ann"
 
 
 async def test_without_users_everybody_may_do_all_and_no_login_is_needed(redis_url, tmp_path):
