@@ -33,7 +33,7 @@ from tests.e2e.running_suite import (
     start_suite,
     wait_until,
 )
-from tests.web.page_suite import Browser
+from tests.web.page_suite import Browser, Live
 
 pytestmark = pytest.mark.slow
 
@@ -67,21 +67,18 @@ def test_up_prints_the_link_of_the_live_page_which_shows_the_suite(own_suite: Ru
         assert answer.status == 200
         assert b'<script type="module"' in answer.read()
 
-    def shown() -> dict[str, Any]:
-        async def look() -> dict[str, Any]:
-            async with Browser(urlsplit(link).netloc).live("head", "gpus") as live:
-                await live.until(
-                    lambda live: (
-                        {each["state"] for name, each in live.told["sources"].items() if name != "op"} == {"live"}
-                        and (live.page.state.get("head") or {}).get("policy") is not None
-                        and "gpus" in live.page.state
-                    )
-                )
-                return live.page.state
+    def whole(live: Live) -> bool:
+        sources = live.told.get("sources", {"op": "sources"})
+        states = {each["state"] for name, each in sources.items() if name != "op"}
+        head = live.page.state.get("head", {})
+        return states == {"live"} and head.get("policy") is not None and "gpus" in live.page.state
 
-        return asyncio.run(look())
+    async def look() -> dict[str, Any]:
+        async with Browser(urlsplit(link).netloc).live("head", "gpus") as live:
+            await live.until(whole)
+            return live.page.state
 
-    state = shown()
+    state = asyncio.run(look())
     assert len(state["gpus"]["gpus"]) == state["head"]["gpu_count"] == 16
     assert state["head"]["problem"] == ""
 

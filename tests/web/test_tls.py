@@ -23,7 +23,9 @@ from adlro.services.web.server import RunningWeb, start_web
 from adlro.services.web.settings import WebSettings
 from tests.web.page_suite import NOWHERE
 
-SERVICES = dict.fromkeys(("ingest_address", "decompose_address", "orchestrator_address", "cluster_address"), NOWHERE)
+SERVICES: dict[str, Any] = dict.fromkeys(
+    ("ingest_address", "decompose_address", "orchestrator_address", "cluster_address"), NOWHERE
+)
 
 
 async def page_over_tls(folder: Path, token: str, **more: Any) -> RunningWeb:
