@@ -49,7 +49,7 @@ QUESTIONS = {
     "/reports/{name}": ("/reports/one.html", READERS),
 }
 ACTIONS = {
-    "submit": ({"job": {"type": "simulation"}}, roles_of("SubmitJob")),
+    "submit": ({"job": {"job_type": "simulation"}}, roles_of("SubmitJob")),
     "cancel": ({"job_id": "job-1"}, roles_of("CancelJob")),
     "drain": ({"node_id": "volta-0"}, roles_of("DrainNode")),
     "undrain": ({"node_id": "volta-0"}, roles_of("UndrainNode")),
@@ -252,16 +252,16 @@ async def test_methods_and_bodies_have_limits(world):
 async def test_a_job_is_submitted_in_the_users_own_name_and_cancelled(world):
     ann = await world.logged_in("ann")
     answer = await ann.post(
-        "/api/actions/submit", {"job": {"type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
+        "/api/actions/submit", {"job": {"job_type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
     )
     again = await ann.post(
-        "/api/actions/submit", {"job": {"type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
+        "/api/actions/submit", {"job": {"job_type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
     )
     assert answer.json == again.json
     job_id = answer.json["job_id"]
     shown = (await ann.get(f"/api/jobs/{job_id}")).json["job"]
     assert (shown["user"], shown["name"], shown["may_cancel"]) == ("ann", "<b>x</b>", True)
-    other = await ann.post("/api/actions/submit", {"job": {"type": "simulation", "user": "bob"}})
+    other = await ann.post("/api/actions/submit", {"job": {"job_type": "simulation", "user": "bob"}})
     assert (other.status, other.json["field"]) == (403, "job.user")
     assert (await (await world.logged_in("bob")).post("/api/actions/cancel", {"job_id": job_id})).status == 404
     assert (await ann.post("/api/actions/cancel", {"job_id": job_id})).status == 200
@@ -272,16 +272,19 @@ async def test_a_job_is_submitted_in_the_users_own_name_and_cancelled(world):
 @pytest.mark.parametrize(
     ("job", "field"),
     [
-        ({"type": "x"}, "type"),
-        ({"type": "simulation", "cpu_cores": "4"}, "cpu_cores"),
-        ({"type": "simulation", "cpu_cores": -1}, "cpu_cores"),
-        ({"type": "simulation", "labels": {"a": 1}}, "labels"),
-        ({"type": "simulation", "gpu_models": "v100"}, "gpu_models"),
-        ({"type": "simulation", "shareable": 1}, "shareable"),
-        ({"type": "simulation", "expected_runtime": {"gpu_model": "v100"}}, "expected_runtime.runtime_s"),
-        ({"type": "simulation", "nothing": 1}, "body"),
-        ({"type": "simulation", "priority": 7}, "job.priority"),
-        ({"type": "simulation", "workdir": "/x"}, "command"),
+        ({"job_type": "x"}, "job_type"),
+        ({}, "job_type"),
+        ({"argv": [""]}, "payload.process.argv"),
+        ({"argv": ["x"], "image": "-x"}, "payload.container.image"),
+        ({"job_type": "simulation", "cpu_cores": "4"}, "cpu_cores"),
+        ({"job_type": "simulation", "cpu_cores": -1}, "cpu_cores"),
+        ({"job_type": "simulation", "labels": {"a": 1}}, "labels"),
+        ({"job_type": "simulation", "gpu_models": "v100"}, "gpu_models"),
+        ({"job_type": "simulation", "shareable": 1}, "shareable"),
+        ({"job_type": "simulation", "expected_runtime": {"gpu_model": "v100"}}, "expected_runtime.runtime_s"),
+        ({"job_type": "simulation", "nothing": 1}, "body"),
+        ({"job_type": "simulation", "priority": 7}, "job.priority"),
+        ({"job_type": "simulation", "workdir": "/x"}, "argv"),
     ],
 )
 async def test_wrong_fields_of_a_job_are_named(world, job, field):
@@ -323,7 +326,7 @@ async def test_without_users_everybody_may_do_all_and_no_login_is_needed(redis_u
         assert (me["users_known"], me["user"], me["roles"]) == (False, "", [])
         assert set(me["actions"]) == set(ACTIONS) - {"clock"}
         assert (await browser.post("/login", {"token": "x"})).status == 204
-        answer = await browser.post("/api/actions/submit", {"job": {"type": "simulation", "user": "ann"}})
+        answer = await browser.post("/api/actions/submit", {"job": {"job_type": "simulation", "user": "ann"}})
         assert answer.status == 200
         async with browser.live("queue") as live:
             await live.until(lambda live: live.page.state.get("queue", {}).get("total") == 1)

@@ -13,8 +13,9 @@ from adlro.errors import NotFound
 from adlro.placement import Placement
 from adlro.records.decisions import Candidate, MaskedCandidate
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, Preemptible
-from adlro.records.payloads import process_payload
+from adlro.records.payloads import Container, Payload, process_payload
 from adlro.services.web import folders
+from adlro.services.web.actions import job_spec
 from adlro.services.web.api import _whole_characters
 from adlro.services.web.assets import FOLDER, Assets
 from adlro.services.web.command_line import command_line
@@ -191,3 +192,28 @@ def test_the_page_that_ships_is_complete_and_small():
     assert b'type="module"' in assets.index.plain
     packed = [asset.packed or asset.plain for asset in assets._files.values()]
     assert sum(map(len, packed)) < 120 * 1024
+
+
+def test_a_form_becomes_the_job_that_the_command_submits():
+    made = job_spec(
+        {
+            "name": "",
+            "job_type": "",
+            "priority": 0.25,
+            "memory_mib": 0,
+            "expected_runtime": {"gpu_model": "v100", "runtime_s": 30},
+            "preemptible": {"restart_s": 0, "lost_s": 0},
+            "argv": ["/usr/bin/python", "train.py"],
+            "image": "",
+        },
+        "ann",
+    )
+    assert (made.name, made.user, made.job_type, made.priority) == ("python", "ann", JobType.UNSPECIFIED, 0.25)
+    assert made.expected_runtime == ExpectedRuntime("v100", 30.0)
+    assert made.preemptible == Preemptible()
+    assert made.payload == process_payload(["/usr/bin/python", "train.py"])
+    contained = job_spec({"argv": ["x"], "image": "repo/image:1"}, "ann")
+    assert contained.payload == Payload(container=Container("repo/image:1", ("x",)))
+    assert job_spec({"image": "repo/image:1"}, "ann").name == "image:1"
+    assert job_spec({"job_type": "simulation"}, "").user
+    assert job_spec({"job_type": "simulation"}, "ann").payload is None
