@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from adlro.client import Client  # noqa: E402
+from adlro.records.jobs import JobState  # noqa: E402
 from tests.e2e.running_suite import ADLRO, RunningSuite, adlro, environment, start_suite  # noqa: E402
 
 OUT = ROOT / "docs" / "page"
@@ -32,7 +33,6 @@ MOMENT_S = 2_400.0  # of the cluster's clock, when the replay is paused
 # The replay runs at most so fast, so that it can be paused near the moment.
 CLUSTER_SECONDS_A_SECOND = 60.0
 WIDTH, HEIGHT = 1280, 860
-PHONE = {"width": 360, "height": 740}
 
 
 def command(*words: str) -> None:
@@ -45,7 +45,10 @@ def command(*words: str) -> None:
 def made_runs(folder: Path) -> None:
     """Two short trainings of one recipe; they show the screen, and learn little."""
     for seed in (1, 2):
-        command("train", str(folder / f"short-{seed}"), "--recipe", "dqn", "--seed", str(seed), "--decisions", "6000")
+        words = ["train", str(folder / f"short-{seed}"), "--recipe", "dqn", "--seed", str(seed), "--episodes", "200"]
+        for setting in ("lists=8", "jobs=24", "replay=1500", "validate_every=2", "batch=64", "validation_lists=2"):
+            words += ["--set", setting]
+        command(*words)
 
 
 def made_reports(folder: Path) -> None:
@@ -113,7 +116,9 @@ def photograph(url: str, server: str, out: Path) -> list[Path]:
     if chromium is None:
         raise SystemExit("no chromium on PATH")
     with Client(server) as client:
-        waiting = min((job.submit_s or 0, job.job_id) for job in client.list() if job.pending_reason is not None)[1]
+        waiting = min(
+            (job.submit_s, job.job_id) for job in client.list() if job.state is JobState.PENDING and job.submit_s
+        )[1]
         ended = next(job.job_id for job in client.list() if job.state.final)
     written = []
     with sync_playwright() as playwright:
@@ -129,7 +134,9 @@ def photograph(url: str, server: str, out: Path) -> list[Path]:
                     written.append(
                         one(page, url + str(link.first.get_attribute("href")), out / f"decision-{scheme}.png")
                     )
-            phone = browser.new_context(viewport=PHONE, color_scheme=scheme, device_scale_factor=2).new_page()
+            phone = browser.new_context(
+                viewport={"width": 360, "height": 740}, color_scheme=scheme, device_scale_factor=2
+            ).new_page()
             written += [
                 one(phone, url + shown[name], out / f"{name}_360-{scheme}.png") for name in ("cluster", "job_waiting")
             ]

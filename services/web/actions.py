@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from adlro.client import AsyncClient, ClockMode
 from adlro.errors import InvalidInput, NotFound
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, Preemptible, SimulatedWork
-from adlro.records.payloads import Payload, process_payload
+from adlro.records.payloads import Container, Payload, process_payload
 from adlro.services.web.viewers import Viewer
 
 _TYPES: Final = {each.name.lower(): each for each in JobType}
@@ -84,9 +85,9 @@ _ACTIONS: Final[dict[str, Action]] = {
 }
 
 _JOB_FIELDS: Final = (
-    *("name", "user", "type", "application", "priority", "cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_count"),
+    *("name", "user", "job_type", "application", "priority", "cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_count"),
     *("max_node_count", "gpu_models", "labels", "time_limit_s", "begin_time_s", "expected_runtime", "simulated_work"),
-    *("preemptible", "shareable", "command", "workdir", "environment"),
+    *("preemptible", "shareable", "argv", "image", "workdir", "environment"),
 )
 
 
@@ -94,18 +95,18 @@ def job_spec(given: Given, user: str) -> JobSpec:
     """A job from the fields of a form, with the defaults of `adlro submit`.
 
     Args:
-        given: fields of `JobSpec`; `type` by its name, `command` as a list of words.
+        given: fields of `JobSpec`, its type by name; `argv` and `image` for a program.
         user: in whose name, unless the form names one.
 
     Raises:
         InvalidInput: there is no such field, or a value is of the wrong kind. The services check the rest.
     """
     _only(given, *_JOB_FIELDS)
-    kind = _text(given, "type") or "unspecified"
+    kind = _text(given, "job_type") or "unspecified"
     if kind not in _TYPES:
-        raise InvalidInput(f"type: must be one of {', '.join(_TYPES)}", field="type")
+        raise InvalidInput(f"job_type: must be one of {', '.join(_TYPES)}", field="job_type")
     fields: dict[str, Any] = {
-        "user": _text(given, "user") or user,
+        "user": _text(given, "user") or user or _own_user(),
         "job_type": _TYPES[kind],
         "application": _text(given, "application"),
         "priority": _number(given, "priority", 0.5),
@@ -124,17 +125,40 @@ def job_spec(given: Given, user: str) -> JobSpec:
         "shareable": _flag(given, "shareable"),
     }
     payload = _payload(given)
-    name = _text(given, "name") or fields["application"] or (payload.argv[0] if payload else _TYPES[kind].label)
+    if payload is None and fields["job_type"] is JobType.UNSPECIFIED:
+        raise InvalidInput("job_type: a job without a program needs a type", field="job_type")
+    name = _text(given, "name") or fields["application"] or (_program_name(payload) if payload else _TYPES[kind].label)
     return JobSpec(name=name, payload=payload, **fields)
 
 
 def _payload(given: Given) -> Payload | None:
-    words = _texts(given, "command")
-    if not words:
-        if given.get("workdir") or given.get("environment"):
-            raise InvalidInput("command: a folder and variables are a program's: name one", field="command")
+    words, image, workdir = _texts(given, "argv"), _text(given, "image"), _text(given, "workdir")
+    environment = _labels(given, "environment")
+    if image:
+        payload = Payload(container=Container(image, tuple(words), workdir), environment=environment)
+    elif words:
+        # Without a folder it begins in one of its own: the page's is nobody's.
+        payload = process_payload(words, workdir, environment)
+    elif workdir or environment:
+        raise InvalidInput("argv: a folder and variables are a program's: name one", field="argv")
+    else:
         return None
-    return process_payload(words, _text(given, "workdir"), _labels(given, "environment"))
+    payload.check()
+    return payload
+
+
+def _program_name(payload: Payload) -> str:
+    """A program's name, without its folder; that of its image where it names none."""
+    image = payload.container.image if payload.container is not None else ""
+    return (payload.argv[0] if payload.argv else image).rpartition("/")[2]
+
+
+def _own_user() -> str:
+    """In whose name a job is submitted where nobody logs in: that of who started the page, as with `adlro submit`."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user has no name
+        return "page"
 
 
 def _expected(given: Given) -> ExpectedRuntime | None:

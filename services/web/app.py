@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -36,6 +37,8 @@ from adlro.services.web.sessions import Session, Sessions
 from adlro.services.web.settings import WebSettings
 from adlro.services.web.viewers import EVERYBODY, Viewer
 
+# How long the first page waits for the cluster's own description.
+_FIRST_LOOK_S: Final = 0.5
 # The paths that the page's own script fills.
 PAGES: Final = (
     *("/", "/queue", "/gantt", "/decisions", "/policies", "/learning", "/reports", "/submit", "/login"),
@@ -173,8 +176,13 @@ class _Routes:
 
     async def me(self, request: Request) -> Response:
         """Who looks, and what he may see and do."""
-        viewer, _ = self._viewer(request)
+        viewer, session = self._viewer(request)
         settings, picture = self._parts.settings, self._parts.picture
+        if viewer.sees_all and picture.described is None:
+            # The first page of all asks before any stream has said what the cluster can do.
+            with contextlib.suppress(AdlroError, TimeoutError):
+                async with asyncio.timeout(_FIRST_LOOK_S):
+                    picture.take_description(await self._parts.clients.of(session).describe_cluster(), time.time())
         told = [each for each in viewer.actions if each != "clock" or picture.capabilities.virtual_clock]
         screens = ["cluster", "queue", "gantt"]
         screens += ["submit"] if "submit" in viewer.actions else []

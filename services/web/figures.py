@@ -94,16 +94,13 @@ def _gpus(picture: Picture) -> dict[str, Any]:
     """The cluster's size, which everybody may know."""
     if picture.cluster is None:
         return dict.fromkeys(("gpu_count", "usable_gpus", "allocated_gpus", "lost_gpu_count"))
-    lost = set(picture.lost_gpu_ids)
-    drained = set(picture.drained_node_ids)
     layout = picture.layout
-    usable = sum(1 for each in layout.gpu_ids if each not in lost and layout.node_of[each] not in drained)
-    allocated = sum(1 for each in picture.jobs.holders if each in layout.index) if picture.jobs_complete else None
+    allocated = len(picture.jobs.holders.keys() & layout.index.keys()) if picture.jobs_complete else None
     return {
         "gpu_count": len(layout.gpu_ids),
-        "usable_gpus": usable,
+        "usable_gpus": picture.usable_count(),
         "allocated_gpus": allocated,
-        "lost_gpu_count": len(lost & layout.index.keys()),
+        "lost_gpu_count": sum(1 for each in picture.lost_gpu_ids if each in layout.index),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -12,6 +13,8 @@ from adlro.services.web import protection
 from adlro.services.web.answers import json_answer
 
 MAX_BODY_BYTES: Final = 64 * 1024
+PACK_FROM_BYTES: Final = 1024
+_LEVEL: Final = 5
 _UNPROTECTED: Final = "/healthz"
 
 
@@ -75,15 +78,37 @@ class Protected:
             host = "localhost"
         added = protection.security_headers(host, tls=self._tls)
 
+        packs = "gzip" in headers.get("accept-encoding", "")
+        held: Message | None = None
+
         async def sender(message: Message) -> None:
+            nonlocal held
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(scope=message)
                 for name, value in added.items():
                     answer.setdefault(name, value)
                 answer.setdefault("cache-control", "no-store")
+                if packs and answer.get("content-type") == "application/json":
+                    held = message  # its length is known once it is packed
+                    return
+            elif held is not None and message["type"] == "http.response.body":
+                start, held = held, None
+                await send(_pack(start, message))
             await send(message)
 
         return sender
+
+
+def _pack(start: Message, body: Message) -> Message:
+    """Packs an answer that comes whole and is large enough; returns its start."""
+    plain = body.get("body", b"")
+    if not body.get("more_body") and len(plain) >= PACK_FROM_BYTES:
+        body["body"] = gzip.compress(plain, _LEVEL, mtime=0)
+        answer = MutableHeaders(scope=start)
+        answer["content-length"] = str(len(body["body"]))
+        answer["content-encoding"] = "gzip"
+        answer["vary"] = "accept-encoding"
+    return start
 
 
 def _limited(receive: Receive) -> Receive:

@@ -54,6 +54,8 @@ class JobTable:
         self._texts: list[str] = []
         self._users: dict[str, int] = {}
         self._columns = _columns(_FIRST_SLOTS)
+        self._names_version = 0
+        self._ranked: dict[str, tuple[int, NDArray[np.float64]]] = {}
         self._cached_version = -1
         self._cache: dict[Any, Any] = {}
 
@@ -79,7 +81,9 @@ class JobTable:
         if slot is None:
             slot = self._slots[job.job_id] = self._new_slot()
         self._jobs[slot], self._rows[slot] = job, None
-        self._texts[slot] = f"{job.job_id}\n{job.spec.name}".lower()
+        if before is None or before.spec.name != job.spec.name or before.spec.user != job.spec.user:
+            self._texts[slot] = f"{job.job_id}\n{job.spec.name}".lower()
+            self._names_version += 1
         self._write(slot, job)
         self._hold(before, job)
         self._ended_count += int(job.state.final) - int(before is not None and before.state.final)
@@ -235,16 +239,14 @@ class JobTable:
 
     def _ranks(self, column: str) -> NDArray[np.float64]:
         """For each slot the rank of its text among all texts of the column."""
-        self._refresh_cache()
-        key = ("ranks", column)
-        if key not in self._cache:
+        version, ranks = self._ranked.get(column, (-1, np.zeros(0)))
+        if version != self._names_version:
             texts = ["" if job is None else getattr(job.spec, column) for job in self._jobs]
             rank = {text: number for number, text in enumerate(sorted(set(texts)))}
             ranks = np.zeros(len(self._columns["state"]))
             ranks[: len(texts)] = [rank[text] for text in texts]
-            self._cache[key] = ranks
-        found: NDArray[np.float64] = self._cache[key]
-        return found
+            self._ranked[column] = (self._names_version, ranks)
+        return ranks
 
     def _places(self) -> Indices:
         """For each slot the place in the queue, from 1; 0: it does not wait."""
@@ -322,6 +324,7 @@ class JobTable:
         for name in ("submit", "start", "end"):
             self._columns[name][slot] = np.nan
         self._free.append(slot)
+        self._names_version += 1
         self.version += 1
 
     def _drop_oldest_ended(self) -> None:

@@ -6,9 +6,9 @@ Each part has a version, so that what is derived from it is made again only afte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from adlro.records.matrices import ClusterState
 from adlro.records.status import OrchestratorStatus
 from adlro.records.telemetry import Metric
 from adlro.services.web.jobs_table import JobTable
+
+T = TypeVar("T")
 
 DECISIONS_KEPT: Final = 1000
 METRICS: Final = tuple(Metric)
@@ -87,7 +89,7 @@ class Picture:
         self.version = dict.fromkeys(("status", "described", "cluster", "state", "decisions", "complete"), 0)
         self._described_unix_s = 0.0
         self._snapshot: set[str] | None = None
-        self._metric_planes: tuple[int, int, dict[str, Plane]] = (-1, -1, {})
+        self._made: dict[str, tuple[tuple[int, ...], Any]] = {}
 
     def stamp(self, *parts: str) -> tuple[int, ...]:
         """The versions of some parts; `jobs` is one of them."""
@@ -192,8 +194,46 @@ class Picture:
 
     # What is derived for all viewers
 
+    def _once(self, name: str, make: Callable[[], T], *parts: str) -> T:
+        """What is made of some parts, made again only after a change of one of them."""
+        stamp = self.stamp(*parts)
+        known = self._made.get(name)
+        if known is None or known[0] != stamp:
+            known = self._made[name] = (stamp, make())
+        found: T = known[1]
+        return found
+
     def state_plane(self) -> Plane:
-        """What each GPU is doing, one byte each."""
+        """What each GPU is doing, one byte each; not to be changed."""
+        return self._once("state", self._made_state, "jobs", "status", "described", "cluster", "state")
+
+    def metric_planes(self) -> dict[str, Plane]:
+        """Each metric as one byte a GPU, 0..254 for 0..1; in the cluster's order."""
+        return self._once("metrics", self._made_planes, "state", "cluster")
+
+    def holders_of(self, user: str) -> Mapping[str, tuple[str, ...]]:
+        """The jobs of one user that have each GPU now, by GPU."""
+        return self._once("holders", self._made_holders, "jobs").get(user, {})
+
+    def usable_count(self) -> int:
+        """Number of GPUs that are neither lost nor on a drained node."""
+        return self._once("usable", self._made_usable, "status", "described", "cluster")
+
+    def _made_holders(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for gpu_id, holders in self.jobs.holders.items():
+            for job_id in holders:
+                job = self.jobs.get(job_id)
+                if job is not None:
+                    mine = found.setdefault(job.spec.user, {})
+                    mine[gpu_id] = (*mine.get(gpu_id, ()), job_id)
+        return found
+
+    def _made_usable(self) -> int:
+        lost, drained, layout = set(self.lost_gpu_ids), set(self.drained_node_ids), self.layout
+        return sum(1 for each in layout.gpu_ids if each not in lost and layout.node_of[each] not in drained)
+
+    def _made_state(self) -> Plane:
         layout, index = self.layout, self.layout.index
         plane = np.zeros(len(layout.gpu_ids), np.uint8)
         for gpu_id, holders in self.jobs.holders.items():
@@ -211,13 +251,6 @@ class Picture:
             if each.drift.flagged and each.gpu_id in index:
                 plane[index[each.gpu_id]] |= DRIFTS
         return plane
-
-    def metric_planes(self) -> dict[str, Plane]:
-        """Each metric as one byte a GPU, 0..254 for 0..1; in the cluster's order."""
-        stamp = (self.version["state"], self.version["cluster"])
-        if self._metric_planes[:2] != stamp:
-            self._metric_planes = (*stamp, self._made_planes())
-        return self._metric_planes[2]
 
     def _made_planes(self) -> dict[str, Plane]:
         count = len(self.layout.gpu_ids)

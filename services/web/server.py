@@ -41,6 +41,7 @@ _PONG_WITHIN_S: Final = 20.0
 _STOP_TIMEOUT_S: Final = 3.0
 _CONNECTIONS: Final = 1000
 _EPOCH_BYTES: Final = 9
+_CERTIFICATES_EVERY_S: Final = 1.0
 
 
 class _Server(uvicorn.Server):
@@ -165,6 +166,8 @@ async def start_web(settings: WebSettings) -> RunningWeb:
             metrics_endpoint.close()
         raise
     context.spawn(parts.live.run(), "rounds")
+    if settings.tls_cert_file:
+        context.spawn(_renew(settings, server.config), "certificates")
     if parts.sessions is not None:
         context.spawn(_close_clients(parts), "clients of logins")
     _measure(context, parts)
@@ -249,6 +252,26 @@ def _listener(address: str, key: str) -> socket.socket:
         raise listen_error(error, address, "listen", key) from None
     listener.setblocking(False)
     return listener
+
+
+async def _renew(settings: WebSettings, config: uvicorn.Config) -> None:
+    """Takes changed certificates for the connections that follow; if they don't match, the previous ones stay."""
+    files = TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
+    seen = files.state()
+    while True:
+        await asyncio.sleep(_CERTIFICATES_EVERY_S)
+        state = files.state()
+        if state == seen:
+            continue
+        seen = state
+        try:
+            files.read()
+        except InvalidInput as error:
+            get_logger().error("the changed certificates are not right; the previous ones stay", problem=str(error))
+            continue
+        if config.ssl is not None:
+            config.ssl.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+            get_logger().info("certificates were changed")
 
 
 async def _close_clients(parts: Parts) -> None:

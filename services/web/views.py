@@ -122,19 +122,13 @@ def _gpus(viewer: Viewer, picture: Picture) -> Content | None:
     state = picture.state_plane()
     planes: dict[str, Plane] = {"state": state}
     if viewer.sees_all:
-        holders = picture.jobs.holders
+        holders: Mapping[str, tuple[str, ...]] = picture.jobs.holders
         planes |= picture.metric_planes()
     else:
         # A submitter may know the cluster's GPUs, and of what happens there his own jobs alone.
-        mine = {job.job_id for job in map(picture.jobs.get, _held(picture)) if job is not None and viewer.sees(job)}
-        holders = {}
+        holders = picture.holders_of(viewer.user)
         planes["state"] = np.full(len(state), NOT_REPORTED, np.uint8)
-        for gpu_id, jobs in picture.jobs.holders.items():
-            own = tuple(each for each in jobs if each in mine)
-            if own:
-                holders[gpu_id] = own
-                if gpu_id in layout.index:
-                    planes["state"][layout.index[gpu_id]] = ALLOCATED
+        planes["state"][[layout.index[each] for each in holders if each in layout.index]] = ALLOCATED
     jobs_by_index = {
         str(layout.index[gpu_id]): list(jobs) for gpu_id, jobs in holders.items() if gpu_id in layout.index
     }
@@ -149,10 +143,6 @@ def _gpus(viewer: Viewer, picture: Picture) -> Content | None:
         "jobs": jobs_by_index,
     }
     return Content(data, planes, layout)
-
-
-def _held(picture: Picture) -> set[str]:
-    return {job_id for jobs in picture.jobs.holders.values() for job_id in jobs}
 
 
 def _gpus_delta(before: Content, after: Content) -> tuple[Mapping[str, Any], bytes] | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -29,10 +33,11 @@ from tests.e2e.running_suite import (
     start_suite,
     wait_until,
 )
+from tests.web.page_suite import Browser, Live
 
 pytestmark = pytest.mark.slow
 
-SERVICES = ("simcluster", "orchestrator", "ingest", "decompose", "valkey")
+SERVICES = ("simcluster", "orchestrator", "ingest", "decompose", "valkey", "web")
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +51,36 @@ def own_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSuite
 
 def test_up_serves_all_services_and_says_where(own_suite: RunningSuite) -> None:
     status = own_suite.status
-    assert set(status["addresses"]) == {*SERVICES} - {"valkey"}
+    assert set(status["addresses"]) == {*SERVICES} - {"valkey", "web"}
     assert set(status["pids"]) == set(SERVICES)
     assert all(is_alive(pid) for pid in status["pids"].values())
     found = adlro_json("status", server=own_suite.server)
     assert all(each["serving"] for each in found["services"])
     assert found["orchestrator"]["acting"]
     assert (own_suite.data_dir / "log" / "ingest.log").stat().st_size > 0
+
+
+def test_up_prints_the_link_of_the_live_page_which_shows_the_suite(own_suite: RunningSuite) -> None:
+    link = own_suite.status["page"]
+    assert re.search(rf"The live page: {re.escape(link)}\s", own_suite.text)
+    with urllib.request.urlopen(link, timeout=60) as answer:
+        assert answer.status == 200
+        assert b'<script type="module"' in answer.read()
+
+    def whole(live: Live) -> bool:
+        sources = live.told.get("sources", {"op": "sources"})
+        states = {each["state"] for name, each in sources.items() if name != "op"}
+        head = live.page.state.get("head", {})
+        return states == {"live"} and head.get("policy") is not None and "gpus" in live.page.state
+
+    async def look() -> dict[str, Any]:
+        async with Browser(urlsplit(link).netloc).live("head", "gpus") as live:
+            await live.until(whole)
+            return live.page.state
+
+    state = asyncio.run(look())
+    assert len(state["gpus"]["gpus"]) == state["head"]["gpu_count"] == 16
+    assert state["head"]["problem"] == ""
 
 
 def test_other_users_of_the_machine_are_kept_out(own_suite: RunningSuite) -> None:
@@ -252,4 +280,5 @@ def test_demo_for_people_shows_how_things_get_on_and_what_came_of_it() -> None:
     for part in ("machine learning", "p95 JCT", "throughput, jobs/h", "utilization of 8 v100_sxm2", "under fcfs"):
         assert part in done.stdout
     assert "256/256 finished" in done.stderr
+    assert re.search(r"watch it live: http://127\.0\.0\.1:\d+/", done.stderr)
     assert "\x1b" not in done.stdout + done.stderr

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
+from websockets.typing import Origin
 
 from adlro.client import JobFilter, JobSpec, JobType
 from adlro.kit.identity import Role
@@ -114,7 +115,7 @@ async def test_twenty_pages_that_never_read_cost_little_and_disturb_nobody(alone
             reader, writer = await asyncio.open_connection(*address.split(":"))
             writer.write(handshake(address))
             await reader.readuntil(b"\r\n\r\n")
-            writer.transport.pause_reading()
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport of both ways
             for key in keys:
                 text = json.dumps({"op": "subscribe", "key": key}).encode()
                 assert len(text) < 126
@@ -173,7 +174,9 @@ def test_whatever_a_page_sends_the_service_goes_on(sent, tmp_path_factory, redis
         folder = tmp_path_factory.mktemp("page")
         async with page_here(redis_server.url, folder, users=False, ingest_address="127.0.0.1:1") as world:
             async with connect(
-                f"ws://{world.running.address}/live/v1", origin=f"http://{world.running.address}", max_size=None
+                f"ws://{world.running.address}/live/v1",
+                origin=Origin(f"http://{world.running.address}"),
+                max_size=None,
             ) as socket:
                 for each in sent:
                     await socket.send(each)
@@ -265,12 +268,16 @@ async def test_a_drain_says_goodbye(redis_url, tmp_path):
 async def test_the_streams_are_opened_with_the_first_page_and_closed_after_the_last(redis_url, tmp_path):
     async with page_here(redis_url, tmp_path, streams_idle_s=0.5) as world:
         feeds = world.running.feeds
-        assert not feeds.open
+
+        def closed() -> bool:
+            return not feeds.open
+
+        assert closed()
         ann = await world.logged_in("ann")
         async with ann.live("queue") as live:
             await live.until(lambda live: "queue" in live.page.state)
-            assert feeds.open
-        await right(lambda: not feeds.open)
+            assert not closed()
+        await right(closed)
         async with world.client("ann") as client:
             await client.submit(JobSpec("later", "ann", JobType.MACHINE_LEARNING))
         async with ann.live("queue") as live:

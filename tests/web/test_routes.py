@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 from starlette.routing import Route
 
 from adlro.client import JobSpec, JobType
 from adlro.kit.access import ROLES
 from adlro.kit.identity import Role
 from adlro.services.web.app import PAGES, make_app
+from adlro.services.web.gate import Protected
 from adlro.services.web.topics import NAMES
 from tests.web.page_suite import USERS, Browser, World, page_here
 
@@ -45,7 +49,7 @@ QUESTIONS = {
     "/reports/{name}": ("/reports/one.html", READERS),
 }
 ACTIONS = {
-    "submit": ({"job": {"type": "simulation"}}, roles_of("SubmitJob")),
+    "submit": ({"job": {"job_type": "simulation"}}, roles_of("SubmitJob")),
     "cancel": ({"job_id": "job-1"}, roles_of("CancelJob")),
     "drain": ({"node_id": "volta-0"}, roles_of("DrainNode")),
     "undrain": ({"node_id": "volta-0"}, roles_of("UndrainNode")),
@@ -71,7 +75,7 @@ async def world(redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
     (tmp_path / "runs" / "one" / "curve.jsonl").write_text('{"step": 1, "return": 2.0}\n')
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "one.html").write_text("<script>1</script>")
-    folders = {"runs_dir": str(tmp_path / "runs"), "reports_dir": str(tmp_path / "reports")}
+    folders: dict[str, Any] = {"runs_dir": str(tmp_path / "runs"), "reports_dir": str(tmp_path / "reports")}
     async with page_here(redis_url, tmp_path, **folders) as made:
         async with made.client("ann") as client:
             await client.submit(JobSpec("train", "ann", JobType.MACHINE_LEARNING))
@@ -83,8 +87,10 @@ def may(user: str, roles: frozenset[Role]) -> bool:
 
 
 async def test_the_tables_have_every_route_action_and_topic(world):
-    app = make_app(world.running.parts)._app
-    paths = {route.path for route in app.routes if isinstance(route, Route)}
+    app = make_app(world.running.parts)
+    assert isinstance(app, Protected)
+    assert isinstance(app._app, Starlette)
+    paths = {route.path for route in app._app.routes if isinstance(route, Route)}
     assert paths == OPEN | set(QUESTIONS)
     assert set(TOPICS) == set(NAMES)
     answer = await (await world.logged_in("ops")).post("/api/actions/nothing")
@@ -246,16 +252,16 @@ async def test_methods_and_bodies_have_limits(world):
 async def test_a_job_is_submitted_in_the_users_own_name_and_cancelled(world):
     ann = await world.logged_in("ann")
     answer = await ann.post(
-        "/api/actions/submit", {"job": {"type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
+        "/api/actions/submit", {"job": {"job_type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
     )
     again = await ann.post(
-        "/api/actions/submit", {"job": {"type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
+        "/api/actions/submit", {"job": {"job_type": "simulation", "name": "<b>x</b>"}, "request_id": "r"}
     )
     assert answer.json == again.json
     job_id = answer.json["job_id"]
     shown = (await ann.get(f"/api/jobs/{job_id}")).json["job"]
     assert (shown["user"], shown["name"], shown["may_cancel"]) == ("ann", "<b>x</b>", True)
-    other = await ann.post("/api/actions/submit", {"job": {"type": "simulation", "user": "bob"}})
+    other = await ann.post("/api/actions/submit", {"job": {"job_type": "simulation", "user": "bob"}})
     assert (other.status, other.json["field"]) == (403, "job.user")
     assert (await (await world.logged_in("bob")).post("/api/actions/cancel", {"job_id": job_id})).status == 404
     assert (await ann.post("/api/actions/cancel", {"job_id": job_id})).status == 200
@@ -266,16 +272,19 @@ async def test_a_job_is_submitted_in_the_users_own_name_and_cancelled(world):
 @pytest.mark.parametrize(
     ("job", "field"),
     [
-        ({"type": "x"}, "type"),
-        ({"type": "simulation", "cpu_cores": "4"}, "cpu_cores"),
-        ({"type": "simulation", "cpu_cores": -1}, "cpu_cores"),
-        ({"type": "simulation", "labels": {"a": 1}}, "labels"),
-        ({"type": "simulation", "gpu_models": "v100"}, "gpu_models"),
-        ({"type": "simulation", "shareable": 1}, "shareable"),
-        ({"type": "simulation", "expected_runtime": {"gpu_model": "v100"}}, "expected_runtime.runtime_s"),
-        ({"type": "simulation", "nothing": 1}, "body"),
-        ({"type": "simulation", "priority": 7}, "job.priority"),
-        ({"type": "simulation", "workdir": "/x"}, "command"),
+        ({"job_type": "x"}, "job_type"),
+        ({}, "job_type"),
+        ({"argv": [""]}, "payload.process.argv"),
+        ({"argv": ["x"], "image": "-x"}, "payload.container.image"),
+        ({"job_type": "simulation", "cpu_cores": "4"}, "cpu_cores"),
+        ({"job_type": "simulation", "cpu_cores": -1}, "cpu_cores"),
+        ({"job_type": "simulation", "labels": {"a": 1}}, "labels"),
+        ({"job_type": "simulation", "gpu_models": "v100"}, "gpu_models"),
+        ({"job_type": "simulation", "shareable": 1}, "shareable"),
+        ({"job_type": "simulation", "expected_runtime": {"gpu_model": "v100"}}, "expected_runtime.runtime_s"),
+        ({"job_type": "simulation", "nothing": 1}, "body"),
+        ({"job_type": "simulation", "priority": 7}, "job.priority"),
+        ({"job_type": "simulation", "workdir": "/x"}, "argv"),
     ],
 )
 async def test_wrong_fields_of_a_job_are_named(world, job, field):
@@ -294,6 +303,22 @@ async def test_files_of_the_page_are_packed_and_kept(world):
     assert (await browser.get("/static/another/live.js")).status == 404
 
 
+async def test_large_answers_are_packed_for_browsers_that_take_that(world):
+    browser = await world.logged_in("ann")
+    async with world.client("ann") as client:
+        made = await client.submit(JobSpec("x" * 200, "ann", JobType.MACHINE_LEARNING, labels={"a": "b" * 60}))
+    plain = await browser.get(f"/api/jobs/{made.job_id}")
+    packed = await browser.get(f"/api/jobs/{made.job_id}", accept_encoding="gzip")
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) == len(packed.body) < len(plain.body)
+    assert json.loads(gzip.decompress(packed.body))["job"] == plain.json["job"]
+    assert packed.headers["x-content-type-options"] == "nosniff"
+    small = await browser.get("/api/me", accept_encoding="gzip")
+    assert "content-encoding" not in small.headers
+    assert small.json["user"] == "ann"
+
+
 async def test_without_users_everybody_may_do_all_and_no_login_is_needed(redis_url, tmp_path):
     async with page_here(redis_url, tmp_path, users=False) as world:
         browser = world.browser()
@@ -301,7 +326,7 @@ async def test_without_users_everybody_may_do_all_and_no_login_is_needed(redis_u
         assert (me["users_known"], me["user"], me["roles"]) == (False, "", [])
         assert set(me["actions"]) == set(ACTIONS) - {"clock"}
         assert (await browser.post("/login", {"token": "x"})).status == 204
-        answer = await browser.post("/api/actions/submit", {"job": {"type": "simulation", "user": "ann"}})
+        answer = await browser.post("/api/actions/submit", {"job": {"job_type": "simulation", "user": "ann"}})
         assert answer.status == 200
         async with browser.live("queue") as live:
             await live.until(lambda live: live.page.state.get("queue", {}).get("total") == 1)

@@ -60,7 +60,6 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
       }
       plot.current?.destroy();
       plot.current = new uPlot(options(place, lines, axis, unit, height, sync), latest.current, place);
-      showLast(plot.current);
     };
     void draw();
     const endTheme = onTheme(() => void draw());
@@ -79,7 +78,6 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
   }, [shape]);
   useEffect(() => {
     plot.current?.setData(columns);
-    showLast(plot.current);
   });
   if (lost) return html`<p class="empty">The curves could not be loaded. Load the page again.</p>`;
   const last = lines.map(({ name, values }) => `${name} ${count(values.findLast((value) => value !== null), 2)}${unit && ` ${unit}`}`).join(", ");
@@ -117,6 +115,7 @@ function options(place, lines, axis, unit, height, sync) {
     cursor: sync ? { sync: { key: sync } } : {},
     scales: { x: { time: false } },
     legend: { live: true },
+    hooks: { draw: [showLast] },
     axes: [
       { stroke: ink, font, grid, ticks: grid, values: axis === "time" ? (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clusterTime) : undefined, space: 80 },
       { stroke: ink, font, grid, ticks: grid, size: 52 },

@@ -40,6 +40,9 @@ export class Heatmap {
     this.order = [];
     /** @type {number[]} of each GPU: its position in `order` */
     this.position = [];
+    /** @type {Set<number>} GPUs whose button has an older name than its colour */
+    this.unnamed = new Set();
+    this.naming = 0;
     /** @type {Int32Array} of each GPU: what its button shows */
     this.shown = new Int32Array(0);
     box.onclick = (event) => {
@@ -52,6 +55,7 @@ export class Heatmap {
       const index = this.#indexOf(event.target);
       if (index === null) return;
       this.#enter(index);
+      if (this.unnamed.has(index)) this.#name(index);
       onLook(index);
     });
     box.onkeydown = (event) => this.#key(event);
@@ -76,9 +80,34 @@ export class Heatmap {
       const cell = this.cells[index];
       const level = bucket === BUCKETS ? "none" : bucket > BUCKETS ? "plain" : `b${bucket}`;
       cell.className = `cell ${level} s${state & 15}${state & DRIFT ? " drift" : ""}`;
-      const text = values ? `, ${words(metric)} ${byteText(byte)}` : "";
-      cell.setAttribute("aria-label", `${data.gpus[index]}: ${stateText(state)}${text}`);
+      this.unnamed.add(index);
     }
+    if (anew) this.#nameAll();
+    else if (this.unnamed.size && !this.naming) this.naming = later((deadline) => this.#nameSome(deadline));
+  }
+
+  /** Names for screen readers; a thousand of them are written when the browser has time. @param {number} index */
+  #name(index) {
+    const { gpus, planes } = this.data;
+    const text = this.metric === "state" ? "" : `, ${words(this.metric)} ${byteText(planes[this.metric]?.[index])}`;
+    this.cells[index].setAttribute("aria-label", `${gpus[index]}: ${stateText(planes.state?.[index] ?? 0)}${text}`);
+    this.unnamed.delete(index);
+  }
+
+  #nameAll() {
+    for (const index of [...this.unnamed]) this.#name(index);
+  }
+
+  /** @param {{timeRemaining: () => number}} deadline */
+  #nameSome(deadline) {
+    this.naming = 0;
+    let least = 32; // also where the browser never has time
+    for (const index of [...this.unnamed]) {
+      if (least <= 0 && deadline.timeRemaining() < 1) break;
+      this.#name(index);
+      least -= 1;
+    }
+    if (this.unnamed.size) this.naming = later((next) => this.#nameSome(next));
   }
 
   #layOut() {
@@ -87,6 +116,7 @@ export class Heatmap {
     this.box.className = `heatmap ${size}`;
     this.cells = [];
     this.order = [];
+    this.unnamed.clear();
     this.shown = new Int32Array(gpus.length).fill(-1);
     const parts = models.map((/** @type {string} */ name, /** @type {number} */ which) => {
       const mine = [...gpus.keys()].filter((index) => model[index] === which);
@@ -170,6 +200,12 @@ export class Heatmap {
     while (other >= 0 && other < this.order.length && this.data.node[this.order[other]] === node) other += step;
     return other;
   }
+}
+
+/** @param {(deadline: {timeRemaining: () => number}) => void} work @returns {number} not 0 */
+function later(work) {
+  if ("requestIdleCallback" in globalThis) return requestIdleCallback(work, { timeout: 1_000 });
+  return /** @type {any} */ (setTimeout(() => work({ timeRemaining: () => 5 }), 50));
 }
 
 /** @param {string} name @param {string} [className] @param {string} [text] */

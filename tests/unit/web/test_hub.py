@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobState, PendingReason
 from adlro.services.web import topics, views
-from adlro.services.web.frames import decode
 from adlro.services.web.hub import SUBSCRIPTIONS, UNACKNOWLEDGED, Hub, Tab
 from adlro.services.web.picture import Picture
 from adlro.services.web.viewers import EVERYBODY, Viewer
@@ -30,6 +29,7 @@ from tests.unit.web.world import (
     decision,
     description,
     ended,
+    frame_of,
     job,
     known,
     running,
@@ -75,7 +75,7 @@ class Browser:
 
     def frames_under_way(self, key: str) -> int:
         """Frames of a key that the hub knows no acknowledgement of."""
-        on_line = sum(1 for each in self.line if isinstance(each, bytes) and decode(each).key == key)
+        on_line = sum(1 for each in self.line if isinstance(each, bytes) and frame_of(each).key == key)
         return on_line + sum(1 for each, _ in self.to_acknowledge if each == key)
 
 
@@ -214,7 +214,7 @@ def test_a_page_that_does_not_acknowledge_is_told_that_it_is_stale_and_gets_the_
     assert browser.page.stale == {"head"}
     browser.acknowledge(1)
     tick(hub, [browser], 20.0)
-    frame = decode(browser.line[-1])
+    frame = frame_of(browser.line[-1])
     assert (frame.base, frame.data["wall_unix_s"]) == (None, 20.0)
     browser.deliver(10)
     assert browser.page.stale == set()
@@ -227,7 +227,7 @@ def test_the_same_bytes_go_to_all_who_see_the_same():
     got = {name: hub.subscribe(tab, "queue", 0.0)[0] for name, tab in tabs.items()}
     assert got["rea"] is got["ops"]
     assert got["ann"] != got["bob"]
-    assert [row["id"] for row in decode(got["ann"]).data["rows"]] == ["job-1"]
+    assert [row["id"] for row in frame_of(got["ann"]).data["rows"]] == ["job-1"]
     picture.take_job(running(job(1), GPU_IDS[0]))
     sent = dict(hub.tick(1.0, lambda _: False))
     assert sent[tabs["rea"]][0] is sent[tabs["ops"]][0]
@@ -244,9 +244,9 @@ def test_nothing_is_sent_when_nothing_has_changed_nor_to_a_hidden_or_a_busy_page
     picture.take_job(running(job(4), GPU_IDS[0]))
     assert [tab for tab, _ in hub.tick(2.0, lambda tab: tab is busy)] == [awake]
     (whole,) = hub.wake(hidden, 3.0)
-    assert decode(whole).base is None
+    assert frame_of(whole).base is None
     # It has missed no revision, so a difference will do.
-    assert [decode(messages[0]).base is None for _, messages in hub.tick(4.0, lambda _: False)] == [False]
+    assert [frame_of(messages[0]).base is None for _, messages in hub.tick(4.0, lambda _: False)] == [False]
 
 
 def test_what_nobody_follows_costs_nothing():
@@ -316,7 +316,7 @@ def test_wrong_acknowledgements_change_nothing():
     tab = hub.open(EVERYBODY)
     hub.acknowledge(tab, "head", 5)
     (frame,) = hub.subscribe(tab, "queue", 0.0)
-    hub.acknowledge(tab, "queue", decode(frame).rev - 1)
+    hub.acknowledge(tab, "queue", frame_of(frame).rev - 1)
     assert len(tab.subscriptions["queue"].unacknowledged) == 1
     hub.acknowledge(tab, "queue", 1 << 60)
     assert len(tab.subscriptions["queue"].unacknowledged) == 0
@@ -328,7 +328,7 @@ def test_who_may_cancel_a_job_is_told_each_viewer_by_himself():
     def may(viewer: Viewer, number: int) -> bool:
         tab: Tab = hub.open(viewer)
         (frame,) = hub.subscribe(tab, f"job?id=job-{number}", 0.0)
-        return bool(decode(frame).data["may_cancel"])
+        return bool(frame_of(frame).data["may_cancel"])
 
     assert [may(ANN, 1), may(BOTH, 1), may(BOTH, 2), may(REA, 1), may(OPS, 2)] == [True, True, False, False, True]
 
@@ -337,4 +337,4 @@ def test_reasons_of_a_waiting_job_reach_the_page():
     picture = known(job(1, pending_reason=PendingReason.NO_FITTING_GPU))
     hub = Hub(picture)
     (frame,) = hub.subscribe(hub.open(ANN), "job?id=job-1", 0.0)
-    assert decode(frame).data["reason"] == "no_fitting_gpu"
+    assert frame_of(frame).data["reason"] == "no_fitting_gpu"

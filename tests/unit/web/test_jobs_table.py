@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ def form_of(made: Job, form: str, gpu_id: str) -> Job:
         return replace(made, submit_s=None)
     if form == "waits":
         return made
-    started = running(made, gpu_id, start_s=made.submit_s + 20.0)
+    started = running(made, gpu_id, start_s=(made.submit_s or 0.0) + 20.0)
     if form == "runs":
         return started
     return ended(started, JobState.FAILED if form == "failed" else JobState.SUCCEEDED)
@@ -63,7 +64,7 @@ def number_of(each: Job) -> int:
     return int(each.job_id.removeprefix("job-"))
 
 
-def value(each: Job, column: str, places: dict[str, int]) -> float | str | None:
+def value(each: Job, column: str, places: dict[str, int]) -> Any:
     if column == "place":
         return places.get(each.job_id)
     if column == "wait_s":
@@ -113,7 +114,7 @@ def test_a_window_has_the_rows_that_plain_python_gives(found, text, sort, first,
     assert sum(counts["reason"].values()) == counts["state"]["pending"]
 
 
-def _falling(this: object, known: list[Job], sort: Sort, places: dict[str, int]) -> int:
+def _falling(this: Any, known: list[Job], sort: Sort, places: dict[str, int]) -> int:
     values = sorted({value(each, sort.column, places) for each in known}, reverse=True)
     return values.index(this)
 
@@ -138,9 +139,9 @@ def test_an_older_state_is_passed_over_unless_it_comes_from_a_snapshot():
     table = JobTable()
     table.take(running(job(1), GPU_IDS[0]))
     table.take(job(1))
-    assert table.get("job-1").state is JobState.RUNNING
+    assert [each.state for each in table.jobs()] == [JobState.RUNNING]
     table.take(job(1), newest=True)
-    assert table.get("job-1").state is JobState.PENDING
+    assert [each.state for each in table.jobs()] == [JobState.PENDING]
 
 
 def test_of_jobs_that_have_ended_the_newest_are_kept():

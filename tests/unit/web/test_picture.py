@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from adlro.records.events import Clock, ClockMode, GpuCondition
 from adlro.records.jobs import JobState
-from adlro.services.web.figures import alerts, head
+from adlro.services.web import figures
+from adlro.services.web.figures import alerts
 from adlro.services.web.picture import Picture
-from adlro.services.web.viewers import EVERYBODY
+from adlro.services.web.viewers import EVERYBODY, Viewer
 from tests.unit.web.world import (
     ANN,
     CLUSTER,
@@ -23,6 +26,13 @@ from tests.unit.web.world import (
     running,
     status,
 )
+
+
+def head(picture: Picture, viewer: Viewer, now: float) -> dict[str, Any]:
+    """The figures, which are known."""
+    found = figures.head(picture, viewer, now)
+    assert found is not None
+    return found
 
 
 def test_each_gpu_has_one_byte_for_what_it_does():
@@ -91,13 +101,15 @@ def test_a_new_snapshot_forgets_jobs_that_are_no_more_and_takes_what_seems_older
     picture.take_job(job(1))  # the store was lost: numbers and revisions begin again
     picture.end_snapshot()
     assert [each.job_id for each in picture.jobs.jobs()] == ["job-1"]
-    assert picture.jobs.get("job-1").state is JobState.PENDING
+    only = picture.jobs.get("job-1")
+    assert only is not None
+    assert only.state is JobState.PENDING
     assert picture.jobs.holders == {}
 
 
 def test_figures_that_are_not_known_are_none_and_never_zero():
     picture = Picture()
-    assert head(picture, EVERYBODY, 1.0) is None
+    assert figures.head(picture, EVERYBODY, 1.0) is None
     picture.take_cluster(CLUSTER)
     picture.take_description(description(), 0.0)
     shown = head(picture, EVERYBODY, 1.0)

@@ -18,7 +18,7 @@ from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, Pend
 from adlro.records.matrices import ClusterState, GpuDrift, GpuState, StatePlane
 from adlro.records.status import OrchestratorStatus
 from adlro.records.telemetry import Metric, Unit
-from adlro.services.web.frames import decode
+from adlro.services.web.frames import Frame, decode
 from adlro.services.web.picture import Picture
 from adlro.services.web.viewers import Viewer
 
@@ -48,7 +48,8 @@ def job(number: int, user: str = "ann", **fields: Any) -> Job:
         for name in list(fields)
         if name in ("name", "priority", "job_type", "gpu_count", "labels", "payload", "shareable")
     }
-    made = JobSpec(**({"name": f"train {number}", "user": user, "job_type": JobType.MACHINE_LEARNING} | spec))
+    given: dict[str, Any] = {"name": f"train {number}", "user": user, "job_type": JobType.MACHINE_LEARNING}
+    made = JobSpec(**(given | spec))
     defaults: dict[str, Any] = {
         "state": JobState.PENDING,
         "pending_reason": PendingReason.RESOURCES,
@@ -171,6 +172,12 @@ def known(*jobs: Job) -> Picture:
         picture.take_job(each)
     picture.end_snapshot()
     return picture
+
+
+def frame_of(message: str | bytes) -> Frame:
+    """A message that is a frame."""
+    assert isinstance(message, bytes)
+    return decode(message)
 
 
 class PageModel:

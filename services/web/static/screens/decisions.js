@@ -4,7 +4,7 @@ import { useAnswer } from "../api.js";
 import { basis, clusterTime, count, DASH, duration, interval, plural, words } from "../format.js";
 import { html } from "../html.js";
 import { keyOf } from "../live.js";
-import { Answered, Empty, Facts, Notice, Panel, Scroll, Skeleton } from "../parts.js";
+import { Answered, Empty, Facts, Meter, Notice, Panel, Scroll, Skeleton } from "../parts.js";
 import { decisionPath, gpuPath, jobPath, setQuery } from "../router.js";
 import { useMovingView } from "../session.js";
 import { useTitle } from "../title.js";
@@ -28,6 +28,40 @@ function agreement(shadow) {
   return html`<span class="differs"><span aria-hidden="true">≠</span> ${shadow.job ? html`<a href=${jobPath(shadow.job)}>${shadow.job}</a> on ${shadow.gpu}` : "hold"}</span>`;
 }
 
+/** Groups of compared decisions: how many, and in how many the shadow differs. @param {any[]} rows @param {(row: any) => string} group */
+function differing(rows, group) {
+  /** @type {Map<string, {seen: number, differ: number}>} */
+  const groups = new Map();
+  for (const row of rows) {
+    const name = group(row);
+    const found = groups.get(name) ?? { seen: 0, differ: 0 };
+    found.seen += 1;
+    if (!row.shadow.agrees) found.differ += 1;
+    groups.set(name, found);
+  }
+  return [...groups];
+}
+
+const LENGTHS = [1, 3, 10, 30, 100, 300, 1_000];
+
+/** @param {number} waiting */
+function lengthGroup(waiting) {
+  const above = LENGTHS.findIndex((limit) => waiting <= limit);
+  if (above < 0) return `more than ${count(LENGTHS.at(-1))} waiting`;
+  return above === 0 ? "1 waiting" : `${count(LENGTHS[above - 1] + 1)} to ${count(LENGTHS[above])} waiting`;
+}
+
+/** Where acting and shadow policy differ, of the decisions that are listed. @param {{rows: any[]}} props */
+function Differences({ rows }) {
+  const compared = rows.filter((row) => row.shadow);
+  if (compared.length < 2) return null;
+  const differ = compared.filter((row) => !row.shadow.agrees).length;
+  const groups = [...differing(compared, (row) => basis(row.basis)), ...differing([...compared].sort((one, other) => one.queue_length - other.queue_length), (row) => lengthGroup(row.queue_length))];
+  return html`<${Panel} title="Where they differ" tools=${html`<span class="quiet num">${count(differ)} of the ${plural(compared.length, "decision")} below that were compared</span>`}>
+    <div class="differences">${groups.map(([name, { seen, differ: some }]) => html`<span>${name}</span><${Meter} ratio=${some / seen} tone="4" label=${`${name}: ${some} of ${seen} differ`} /><span class="num quiet">${some} of ${seen}</span>`)}</div>
+  <//>`;
+}
+
 /** @param {{query: URLSearchParams}} props */
 function List({ query }) {
   useTitle("Decisions");
@@ -40,6 +74,7 @@ function List({ query }) {
         <option value="">any</option>${BASES.map((name) => html`<option key=${name} value=${name}>${basis(name)}</option>`)}</select></label>
       <label class="field inline"><span>Job</span><input type="search" class="short" spellcheck=${false} value=${query.get("job") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ job: event.target.value.trim() })} /></label>
     </form>
+    ${query.get("differs") !== "1" && html`<${Differences} rows=${rows} />`}
     <${Panel} title="Newest first" view=${view} tools=${view.data && html`<span class="quiet num">${plural(rows.length, "decision")}</span>`}>
       ${!view.data
         ? html`<${Skeleton} what="The decisions" rows=${8} />`

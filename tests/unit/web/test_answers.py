@@ -1,0 +1,219 @@
+"""What the page tells of jobs, decisions, the past, and what lies in folders; files of the page; a job's command."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adlro.errors import NotFound
+from adlro.placement import Placement
+from adlro.records.decisions import Candidate, MaskedCandidate
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, Preemptible
+from adlro.records.payloads import Container, Payload, process_payload
+from adlro.services.web import folders
+from adlro.services.web.actions import job_spec
+from adlro.services.web.api import _whole_characters
+from adlro.services.web.assets import FOLDER, Assets
+from adlro.services.web.command_line import command_line
+from adlro.services.web.documents import decision_document, job_document, outcome_name
+from adlro.services.web.gantt import gantt_answer
+from adlro.services.web.viewers import EVERYBODY
+from tests.unit.web.world import ANN, GPU_IDS, decision, ended, job, known, running
+
+
+def test_the_command_of_a_job_has_what_differs_from_the_defaults():
+    plain = JobSpec("train", "ann", JobType.MACHINE_LEARNING)
+    assert command_line(plain) == "adlro submit --type machine_learning --name train --user ann"
+    full = replace(
+        plain,
+        name="it's; rm -rf /",
+        application="resnet50",
+        priority=0.75,
+        labels={"team": "a b"},
+        gpu_count=4,
+        max_node_count=2,
+        gpu_models=("v100", "a100"),
+        cpu_cores=2,
+        memory_mib=10_000,
+        gpu_memory_mib=16_000,
+        time_limit_s=90.0,
+        expected_runtime=ExpectedRuntime("v100", 30.0),
+        preemptible=Preemptible(5.0),
+        shareable=True,
+        payload=process_payload(["python", "train.py", "--x=1 2"], "/home/ann", {"SECRET": "x"}),
+    )
+    assert command_line(full) == (
+        "adlro submit --type machine_learning --name 'it'\"'\"'s; rm -rf /' --user ann --application resnet50"
+        " --priority 0.75 --label 'team=a b' --gpus 4 --max-nodes 2 --gpu-model v100 --gpu-model a100 --cores 2"
+        " --memory 10000MiB --gpu-memory 16000MiB --time-limit 90 --runtime 30 --on v100 --preemptible --restart 5"
+        " --shareable --workdir /home/ann --env SECRET -- python train.py '--x=1 2'"
+    )
+
+
+def test_a_job_has_its_attempts_and_nodes():
+    made = ended(running(job(1), GPU_IDS[0], GPU_IDS[4]), JobState.FAILED)
+    shown = job_document(made, {GPU_IDS[0]: "volta-0", GPU_IDS[4]: "turing-0"}, may_cancel=True, has_logs=True)
+    assert (shown["state"], shown["reason"], shown["wait_s"], shown["may_cancel"]) == ("failed", None, 49.0, False)
+    (attempt,) = shown["attempts"]
+    assert (attempt["node_ids"], attempt["outcome"], attempt["end_s"]) == (["volta-0", "turing-0"], "failed", 90.0)
+    json.dumps(shown, allow_nan=False)
+
+
+def test_outcomes_have_one_word():
+    first = running(job(1), GPU_IDS[0])
+    assert outcome_name(first, first.attempts[0]) == "running"
+    stopped = replace(first.attempts[0], end_s=60.0, outcome="stopped for job-2", preempted=True)
+    lost = replace(first.attempts[0], end_s=60.0, outcome="lost", excused=True)
+    again = running(replace(job(1), attempts=(stopped, replace(lost, attempt=2))), GPU_IDS[1])
+    over = ended(again)
+    assert [outcome_name(over, each) for each in over.attempts] == ["preempted", "lost", "succeeded"]
+    assert outcome_name(over, replace(stopped, preempted=False)) == "failed"
+
+
+def test_a_decision_has_its_best_candidates_and_the_masked_by_reason():
+    made = replace(
+        decision(1),
+        candidates=tuple(
+            Candidate(Placement.on(each), "volta", 10.0, score)
+            for each, score in zip(GPU_IDS[:3], (0.9, 0.5, 0.1), strict=True)
+        ),
+        masked=(
+            *(MaskedCandidate(f"g{at}", "volta", "busy") for at in range(9)),
+            MaskedCandidate("", "turing", "too small"),
+        ),
+    )
+    shown = decision_document(made, 2)
+    assert [each["gpu_id"] for each in shown["candidates"]] == list(GPU_IDS[:2])
+    assert (shown["candidates_left_out"], shown["score"], shown["margin"]) == (1, 0.9, 0.4)
+    assert shown["masked"] == [
+        {"reason": "busy", "gpu_count": 9, "example_gpu_ids": ["g0", "g1", "g2", "g3"]},
+        {"reason": "too small", "gpu_count": 1, "example_gpu_ids": ["turing"]},
+    ]
+
+
+def test_the_past_is_bars_or_occupancy_and_a_submitters_is_his_own():
+    picture = known(
+        running(job(1), "volta-0/0", start_s=50.0),
+        ended(running(job(2, "bob"), "volta-0/1", "volta-0/2", start_s=0.0), end_s=100.0),
+        ended(running(job(3), "turing-0/0", start_s=0.0), end_s=10.0),
+    )
+    told = gantt_answer(picture, EVERYBODY, 20.0, 120.0, 100.0, 5000, frozenset())
+    assert told["bars"]["job"] == ["job-1", "job-2", "job-2"]
+    assert told["bars"]["end_s"] == [None, 100.0, 100.0]
+    assert told["bars"]["outcome"] == ["running", "succeeded", "succeeded"]
+    assert (told["occupancy"], told["bar_count"], told["left_out"]) == (None, 3, 0)
+    mine = gantt_answer(picture, ANN, 0.0, 120.0, 100.0, 5000, frozenset())
+    assert mine["bars"]["job"] == ["job-1", "job-3"]
+    one = gantt_answer(picture, EVERYBODY, 20.0, 120.0, 100.0, 5000, frozenset({"volta-0/0"}))
+    assert one["bars"]["job"] == ["job-1"]
+    folded = gantt_answer(picture, EVERYBODY, 0.0, 100.0, 100.0, 2, frozenset())
+    assert (folded["bars"], folded["left_out"]) == (None, 4)
+    volta, turing = folded["occupancy"]["node"]
+    # Two of volta-0's three GPUs at first, all of them from 50 s on; one of turing-0's two for 10 s.
+    assert (volta[0], volta[-1]) == (pytest.approx(2 / 3, abs=0.01), pytest.approx(1.0, abs=0.01))
+    assert (turing[0], turing[-1]) == (0.5, 0.0)
+    assert sum(turing) * folded["occupancy"]["bucket_s"] == pytest.approx(5.0, abs=0.1)
+
+
+def test_trainings_and_reports_are_read_from_folders(tmp_path: Path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "curve.jsonl").write_text(
+        '{"step": 1, "return": 1.5, "x": NaN}\n{"step": 2, "return": 2}\n{"st'
+    )
+    (tmp_path / "one" / "settings.json").write_text('{"recipe": "dqn", "rate": 0.1}')
+    (tmp_path / "empty").mkdir()
+    (found,) = folders.runs(str(tmp_path))
+    assert (found["id"], found["recipe"], found["row_count"], found["last"]) == (
+        "one",
+        "dqn",
+        2,
+        {"step": 2, "return": 2},
+    )
+    run = folders.run(str(tmp_path), "one")
+    assert run["columns"] == {"step": [1, 2], "return": [1.5, 2]}
+    assert run["settings"] == {"recipe": "dqn", "rate": 0.1}
+    (tmp_path / "a.html").write_text("<p>")
+    (tmp_path / "a.json").write_text('{"title": "A", "rows": [{"policy": "dqn", "metric": "jct", "mean": 1, "y": 2}]}')
+    (report,) = folders.reports(str(tmp_path))
+    assert (report["name"], report["title"], report["size_bytes"]) == ("a.html", "A", 3)
+    assert report["rows"] == [{"policy": "dqn", "metric": "jct", "mean": 1, "low": None, "high": None}]
+    assert folders.report(str(tmp_path), "a.html") == b"<p>"
+    assert (folders.runs(""), folders.reports(str(tmp_path / "none"))) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "", "../one", "/etc/passwd", "one/x", ".hidden.html", "out.html", "a\0b", "x" * 200]
+)
+def test_nothing_outside_the_folder_is_read(tmp_path: Path, name: str):
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "secret.html").write_text("secret")
+    os.symlink(tmp_path / "secret.html", tmp_path / "inside" / "out.html")
+    with pytest.raises(NotFound):
+        folders.report(str(tmp_path / "inside"), name)
+    with pytest.raises(NotFound):
+        folders.run(str(tmp_path / "inside"), name)
+
+
+@pytest.mark.parametrize("text", ["plain", "é", "a€", "x😀", ""])
+def test_output_is_cut_between_characters(text: str):
+    data = text.encode()
+    for count in range(len(data) + 1):
+        whole = _whole_characters(data[:count], last=False)
+        assert text.startswith(whole.decode())
+        assert len(data[:count]) - len(whole) < 4
+    assert _whole_characters(b"\xff\xfe", last=True) == b"\xff\xfe"
+    assert _whole_characters(b"ok\xff", last=False) in (b"ok\xff", b"ok")
+
+
+def test_the_page_is_named_by_its_content(tmp_path: Path):
+    (tmp_path / "index.html").write_text('<script src="/static/__VERSION__/app.js"></script>')
+    (tmp_path / "app.js").write_text("let a = 1\n" * 100)
+    (tmp_path / "app.d.ts").write_text("types")
+    (tmp_path / "notes.md").write_text("notes")
+    first = Assets(tmp_path)
+    assert first.version.encode() in first.index.plain
+    assert b"__VERSION__" not in first.index.plain
+    found = first.find(first.version, "app.js")
+    assert found is not None
+    assert len(found.packed) < len(found.plain)
+    for name in ("index.html", "app.d.ts", "notes.md", "../secret", "none.js"):
+        assert first.find(first.version, name) is None
+    (tmp_path / "app.js").write_text("let a = 2\n" * 100)
+    assert Assets(tmp_path).version != first.version
+
+
+def test_the_page_that_ships_is_complete_and_small():
+    assets = Assets(FOLDER)
+    assert b"The page's files are missing" not in assets.index.plain
+    assert b'type="module"' in assets.index.plain
+    packed = [asset.packed or asset.plain for asset in assets._files.values()]
+    assert sum(map(len, packed)) < 120 * 1024
+
+
+def test_a_form_becomes_the_job_that_the_command_submits():
+    made = job_spec(
+        {
+            "name": "",
+            "job_type": "",
+            "priority": 0.25,
+            "memory_mib": 0,
+            "expected_runtime": {"gpu_model": "v100", "runtime_s": 30},
+            "preemptible": {"restart_s": 0, "lost_s": 0},
+            "argv": ["/usr/bin/python", "train.py"],
+            "image": "",
+        },
+        "ann",
+    )
+    assert (made.name, made.user, made.job_type, made.priority) == ("python", "ann", JobType.UNSPECIFIED, 0.25)
+    assert made.expected_runtime == ExpectedRuntime("v100", 30.0)
+    assert made.preemptible == Preemptible()
+    assert made.payload == process_payload(["/usr/bin/python", "train.py"])
+    contained = job_spec({"argv": ["x"], "image": "repo/image:1"}, "ann")
+    assert contained.payload == Payload(container=Container("repo/image:1", ("x",)))
+    assert job_spec({"image": "repo/image:1"}, "ann").name == "image:1"
+    assert job_spec({"job_type": "simulation"}, "").user
+    assert job_spec({"job_type": "simulation"}, "ann").payload is None

@@ -1,0 +1,142 @@
+"""The page over TLS: the cookie that browsers keep for it alone, sockets, new certificates; and where it may listen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.typing import Origin
+
+from adlro.cli.certs import make_certificates
+from adlro.kit.addresses import ListenFailed
+from adlro.kit.credentials import Credentials
+from adlro.kit.identity import Role, new_token, users_line
+from adlro.services.web.server import RunningWeb, start_web
+from adlro.services.web.settings import WebSettings
+from tests.web.page_suite import NOWHERE
+
+SERVICES: dict[str, Any] = dict.fromkeys(
+    ("ingest_address", "decompose_address", "orchestrator_address", "cluster_address"), NOWHERE
+)
+
+
+async def page_over_tls(folder: Path, token: str, **more: Any) -> RunningWeb:
+    (folder / "users").write_text(users_line(token, [Role.READER]) + "\n")
+    given: dict[str, Any] = {
+        "listen": "127.0.0.1:0",
+        "tls_cert_file": str(folder / "web.pem"),
+        "tls_key_file": str(folder / "web.key"),
+        "tls_ca_file": str(folder / "ca.pem"),
+        "users_file": str(folder / "users"),
+    }
+    return await start_web(WebSettings(**(SERVICES | given | more)))
+
+
+def trusting(folder: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(folder / "ca.pem"))
+
+
+async def test_login_and_live_stream_over_tls(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    token = new_token("rea")
+    page = await page_over_tls(tmp_path, token)
+    try:
+        where = f"https://{page.address}"
+
+        def login() -> str:
+            request = urllib.request.Request(
+                f"{where}/login", json.dumps({"token": token}).encode(), {"Origin": where, "X-ADLRO": "1"}
+            )
+            with urllib.request.urlopen(request, context=trusting(tmp_path), timeout=60) as answer:
+                assert answer.status == 204
+                assert f"wss://{page.address}" in answer.headers["content-security-policy"]
+                return str(answer.headers["set-cookie"])
+
+        cookie = await asyncio.to_thread(login)
+        assert cookie.startswith("__Host-adlro=")
+        assert all(part in cookie for part in ("HttpOnly", "Secure", "SameSite=strict", "Path=/"))
+        assert "Domain" not in cookie
+        async with connect(
+            f"wss://{page.address}/live/v1",
+            origin=Origin(where),
+            additional_headers={"cookie": cookie.partition(";")[0]},
+            ssl=trusting(tmp_path),
+        ) as socket:
+            hello = json.loads(await socket.recv())
+        assert (hello["op"], hello["user"]) == ("hello", "rea")
+    finally:
+        await page.stop(1.0)
+
+
+@pytest.mark.slow
+async def test_new_certificates_are_taken_and_wrong_ones_are_not(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    make_certificates(first)
+    make_certificates(second)
+    page = await page_over_tls(first, new_token("rea"))
+
+    def trusts(folder: Path) -> bool:
+        try:
+            with urllib.request.urlopen(f"https://{page.address}/", context=trusting(folder), timeout=60) as answer:
+                return bool(answer.status == 200)
+        except urllib.error.URLError:
+            return False
+
+    try:
+        assert await asyncio.to_thread(trusts, first)
+        assert not await asyncio.to_thread(trusts, second)
+        (first / "web.pem").write_text("no certificate")
+        await asyncio.sleep(2.5)
+        assert await asyncio.to_thread(trusts, first)
+        for name in ("web.pem", "web.key"):
+            shutil.copy(second / name, first / name)
+        async with asyncio.timeout(60.0):
+            while not await asyncio.to_thread(trusts, second):  # noqa: ASYNC110 - the service has no event for it
+                await asyncio.sleep(0.2)
+        assert not page.context.crashed.is_set()
+    finally:
+        await page.stop(1.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, "lacks TLS (ADLRO_TLS_CERT_FILE) and tokens (ADLRO_USERS_FILE)"),
+        ({"users_file": "users"}, "lacks TLS"),
+        ({"listen": "127.0.0.1:0", "users_file": "nowhere"}, "can't read"),
+    ],
+)
+async def test_it_does_not_listen_where_anybody_could_do_everything(
+    tmp_path: Path, more: dict[str, str], says: str
+) -> None:
+    (tmp_path / "users").write_text(users_line(new_token("rea"), [Role.READER]))
+    given: dict[str, Any] = {"listen": "0.0.0.0:0"} | {
+        name: str(tmp_path / value) if name == "users_file" else value for name, value in more.items()
+    }
+    with pytest.raises(ListenFailed) as refused:
+        await start_web(WebSettings(**given))
+    assert says in refused.value.message
+
+
+async def test_a_trusted_network_is_one_that_is_named() -> None:
+    given: dict[str, Any] = {"listen": "0.0.0.0:0", "trusted_network": "the lab's", **SERVICES}
+    page = await start_web(WebSettings(**given))
+    await page.stop(0)
+    assert Credentials.of_service(page.context.settings).trusted_network
+
+
+async def test_a_taken_port_is_told() -> None:
+    first = await start_web(WebSettings(listen="127.0.0.1:0", **SERVICES))
+    try:
+        with pytest.raises(ListenFailed, match="in use by another process; set ADLRO_WEB_LISTEN"):
+            await start_web(WebSettings(listen=first.address, **SERVICES))
+    finally:
+        await first.stop(0)
