@@ -70,8 +70,14 @@ test-compose: $(DEV) ## the containers: builds the images and tests the suite in
 	$(BIN)/python -m pytest -m compose -x tests/e2e $(ARGS)
 
 .PHONY: test-browser
-test-browser: $(DEV) ## the page in a real browser (needs Chromium or Chrome)
-	ADLRO_TEST_BROWSER="$$(sh tools/chromium.sh find)" $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+test-browser: $(DEV) node_modules/.stamp ## the page in a real browser (needs Chromium or Chrome, and Node.js)
+	browser="$$(sh tools/page_tools.sh find)" && ADLRO_TEST_CHROMIUM="$$browser" \
+		$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+node_modules/.stamp: package.json package-lock.json
+	@sh tools/page_tools.sh find >/dev/null
+	npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
 
 .PHONY: test-fast
 test-fast: $(DEV) ## the tests without the marker slow
