@@ -38,6 +38,7 @@ NAMES = {
     "POLICY": "adlro:orchestrator:policy",
     "SHADOW": "adlro:orchestrator:shadow",
     "DRAINED": "adlro:orchestrator:drained",
+    "FORECASTS": "adlro:orchestrator:forecasts",
     "CLUSTERS": "adlro:clusters",
     "CURRENT_CLUSTER": "adlro:current_cluster",
     "PAGE_SECRET": "adlro:page_secret",

@@ -72,8 +72,8 @@ WITHOUT_RECORD = {
     "MetricColumn", "TelemetryBlock",
     # what decompose is asked, and answers beside predictions
     "BundleVariable", "ClusterBundle", "Decomposition", "GpuSample", "JobPrediction", "Record",
-    # counts by what a decision rests on: mappings in a record
-    "BasisCount", "FallbackCount",
+    # counts by what a decision rests on, and by what keeps a job from GPUs: mappings in a record
+    "BasisCount", "FallbackCount", "GpuObstacleCount",
     # parts of others
     "GpuShare", "Placement", "NormalizedColumn", "StatePlane",
 }  # fmt: skip
