@@ -1,6 +1,6 @@
 """How often jobs start within the interval that a forecast told, and how wide it was.
 
-    python -m benchmarks.expected_start --lists 100 --json expected_start.json
+    python -m benchmarks.expected_start --lists 100 --policies dqn --json expected_start.json
     python -m benchmarks.expected_start --calibrate adlro/decide/forecast/errors.csv
 
 Lists of the scenario `paper` under the default policy and `hold_greedy_fixed`, at loads 0.6, 0.9 and 1.1, with exact

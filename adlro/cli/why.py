@@ -64,9 +64,11 @@ def expected_text(told: WaitingExplanation, at: At) -> str:
 
 
 def interval_text(start: ExpectedStart, time_s: float, at: At) -> str:
-    """`in 3 s to 9 s, about 14:05`."""
-    low, high = (render.seconds(max(each - time_s, 0.0)) for each in (start.low_s, start.high_s))
-    return f"in {low} to {high}, most likely {at(start.median_s)}"
+    """`in 3.0 s to 9.0 s, most likely in 5.0 s, about 14:05`."""
+    low, middle, high = (
+        render.seconds(max(each - time_s, 0.0)) for each in (start.low_s, start.median_s, start.high_s)
+    )
+    return f"in {low} to {high}, most likely in {middle}, {at(start.median_s)}"
 
 
 def record_text(start: ExpectedStart) -> str:

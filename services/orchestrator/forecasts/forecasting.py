@@ -34,7 +34,11 @@ from adlro.services.orchestrator.forecasts.tracked import Forecasts
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 
-SIZE = Size(most_work=12_000_000)
+SIZE = Size(most_work=12_000_000, fewest=8)
+"""About a second and a half of a core at most."""
+
+SHARED_QUEUE = 256
+"""In a longer queue a round answers for the jobs alone that were asked for."""
 
 SHARED_S = 0.3
 """A forecast that is no older answers a caller without another one, in wall seconds."""
@@ -238,7 +242,7 @@ def played(
     starts_s = play_futures(moment, past, asked, np.random.default_rng(seed), SIZE)
     raws: dict[str, Raw | None] = {}
     for place, job_id in enumerate(ids):
-        if not (asked[place] or np.isfinite(starts_s[:, place]).all()):
+        if not asked[place] and (len(ids) > SHARED_QUEUE or not np.isfinite(starts_s[:, place]).all()):
             continue
         waited_s = snapshot.time_s - float(moment.queue.submit_s[place])
         # Before its begin time a job does not wait: its forecast is one from then on.

@@ -142,6 +142,17 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
         return answer
 
     monkeypatch.setattr(fake_suite._Services, "do_ListPolicies", hostile_policies)
+    explained = fake_suite._Services.do_ExplainWaiting
+
+    def hostile_wait(self: Any, request: Any) -> Any:
+        answer = explained(self, request)
+        told = answer.explanation
+        told.sentence = told.changes[0].sentence = told.no_expected_start = HOSTILE
+        told.changes[0].gpu_models.append(HOSTILE)
+        told.ClearField("expected_start")
+        return answer
+
+    monkeypatch.setattr(fake_suite._Services, "do_ExplainWaiting", hostile_wait)
     return suite
 
 
@@ -156,6 +167,7 @@ SHOWING: dict[str, list[list[str]]] = {
         ["describe", "decision", "d-1"],
     ],
     "decisions": [["decisions"]],
+    "why": [["why", JOB.replace("1", "3", 1)]],
     "watch": [["watch", JOB.replace("1", "2", 1), "--until-done"]],
     "cancel": [["cancel", JOB]],
     "requeue": [["requeue", JOB.replace("1", "2", 1)], ["requeue", JOB, JOB.replace("1", "2", 1)]],

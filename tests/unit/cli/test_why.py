@@ -22,7 +22,7 @@ def test_why_tells_reason_place_interval_and_change(suite: FakeSuite, adlro: Run
     assert "waits for a GPU with 8 cores" in text
     assert "37 of 640" in text
     assert "15 busy, 1 idle, and their nodes lack cores or memory" in text
-    assert "in 3m 0s to 9m 0s, most likely" in text
+    assert "in 3m 0s to 9m 0s, most likely in 5m 0s, " in text
     assert "(83% of the last 200 such forecasts came in)" in text
     assert "ask for 4 cores: 1 GPU fits now" in text
 

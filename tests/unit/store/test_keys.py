@@ -43,6 +43,7 @@ NAMES = {
     "DRAINED": "adlro:orchestrator:drained",
     "DECISIONS": "adlro:orchestrator:decisions",
     "EXPLANATIONS": "adlro:orchestrator:explanations",
+    "FORECASTS": "adlro:orchestrator:forecasts",
     "CLUSTERS": "adlro:clusters",
     "CURRENT_CLUSTER": "adlro:current_cluster",
     "PAGE_SECRET": "adlro:page_secret",

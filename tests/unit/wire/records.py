@@ -127,7 +127,8 @@ def drawn(hint: Any, *, full: bool) -> st.SearchStrategy[Any]:
     if hint in _OF_CLASS:
         return _OF_CLASS[hint]
     if issubclass(hint, enum.Enum):
-        return st.sampled_from(hint)
+        # Number 0 stands for what is not stated, and is not written.
+        return st.sampled_from([each for each in hint if not full or each.value != 0])
     hints = typing.get_type_hints(hint)
     fields = {each.name: drawn(hints[each.name], full=full) for each in dataclasses.fields(hint)}
     if hint is Payload:  # it has one of two programs

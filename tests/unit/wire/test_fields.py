@@ -84,7 +84,7 @@ WITHOUT_RECORD = {
     "MetricColumn", "TelemetryBlock",
     # what decompose is asked, and answers beside predictions
     "BundleVariable", "ClusterBundle", "Decomposition", "GpuSample", "JobPrediction", "Record",
-    # counts by what a decision rests on: mappings in a record
+    # counts by what a decision rests on, and by what keeps a job from GPUs: mappings in a record
     "BasisCount", "FallbackCount", "GpuObstacleCount", "JobTypeCount", "PendingReasonCount",
     # parts of others
     "GpuShare", "Placement", "NormalizedColumn", "StatePlane",
