@@ -86,6 +86,7 @@ def test_few_jobs_have_no_interval_and_it_says_so() -> None:
     assert document["schema"] == SCHEMA
 
 
+@pytest.mark.slow
 def test_many_jobs_have_an_interval_that_knows_better_policies() -> None:
     cluster, jobs = drawn("paper", 250, load=0.8)
     suite = suite_after(cluster, jobs, "fcfs", ran(cluster, jobs, "fcfs"))
