@@ -29,7 +29,7 @@ from adlro.records.jobs import JobState  # noqa: E402
 from tests.e2e.running_suite import ADLRO, RunningSuite, adlro, environment, start_suite  # noqa: E402
 
 OUT = ROOT / "docs" / "page"
-LARGEST_BYTES = 150_000
+LARGEST_BYTES = 60_000
 MOMENT_S = 600.0  # of the cluster's clock, when the replay is paused
 # The replay runs at most so fast, so that it can be paused near the moment.
 CLUSTER_SECONDS_A_SECOND = 20.0
@@ -147,7 +147,7 @@ def photograph(url: str, server: str, out: Path) -> list[Path]:
 
 
 def one(page: Any, address: str, path: Path) -> Path:
-    """A photograph of a screen that has its figures; with fewer colours where it would be large."""
+    """A photograph of a screen that has its figures; with 128 colours where it would be large."""
     page.goto(address)
     page.locator("main h1").first.wait_for(state="attached")
     page.locator(".skeleton").first.wait_for(state="detached")
@@ -157,7 +157,7 @@ def one(page: Any, address: str, path: Path) -> Path:
         from PIL import Image
 
         with Image.open(path) as image:
-            few = image.convert("RGB").quantize(256)
+            few = image.convert("RGB").quantize(128)
         few.save(path, optimize=True)
     return path
 
