@@ -1,1 +1,1 @@
-"""The four services, as adlro.services: adlro/services is a link to the folder services/ of a checkout."""
+"""The services, as adlro.services: adlro/services is a link to the folder services/ of a checkout."""

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -28,10 +29,10 @@ from adlro.records.jobs import JobState  # noqa: E402
 from tests.e2e.running_suite import ADLRO, RunningSuite, adlro, environment, start_suite  # noqa: E402
 
 OUT = ROOT / "docs" / "page"
-LARGEST_BYTES = 150_000
-MOMENT_S = 2_400.0  # of the cluster's clock, when the replay is paused
+LARGEST_BYTES = 60_000
+MOMENT_S = 600.0  # of the cluster's clock, when the replay is paused
 # The replay runs at most so fast, so that it can be paused near the moment.
-CLUSTER_SECONDS_A_SECOND = 60.0
+CLUSTER_SECONDS_A_SECOND = 20.0
 WIDTH, HEIGHT = 1280, 860
 
 
@@ -63,7 +64,7 @@ def made_reports(folder: Path) -> None:
 def replay(folder: Path, runs: Path, reports: Path) -> Iterator[RunningSuite]:
     """The suite in the middle of its replay, paused."""
     jobs = folder / "jobs.csv"
-    command("workload", "--load", "1.1", "--jobs", "700", "--seed", "17", "--write", str(jobs))
+    command("workload", "--load", "1.1", "--jobs", "1000", "--seed", "17", "--write", str(jobs))
     folders = {"ADLRO_WEB_RUNS_DIR": str(runs), "ADLRO_WEB_REPORTS_DIR": str(reports)}
     suite = start_suite(folder / "data", "--port", "0", "--clock", "virtual", "--policy", "dqn", **folders)
     replaying: subprocess.Popen[bytes] | None = None
@@ -84,10 +85,13 @@ def replay(folder: Path, runs: Path, reports: Path) -> Iterator[RunningSuite]:
                 if replaying.poll() is not None or time.monotonic() > end:
                     raise SystemExit("the replay did not reach the moment of the photographs")
                 time.sleep(0.1)
+            # The replay would set the clock going again.
+            replaying.send_signal(signal.SIGSTOP)
             client.set_clock(paused=True)
         yield suite
     finally:
         if replaying is not None and replaying.poll() is None:
+            replaying.send_signal(signal.SIGCONT)
             with Client(suite.server) as client:
                 client.set_clock(paused=False)
             replaying.send_signal(signal.SIGINT)
@@ -95,17 +99,15 @@ def replay(folder: Path, runs: Path, reports: Path) -> Iterator[RunningSuite]:
         suite.end()
 
 
-def screens(url: str, request: Any) -> dict[str, str]:
-    """Names and paths of what is photographed: the screens that the navigation has, and a GPU."""
-
-    def answer(path: str) -> Any:
-        return json.loads(request.get(url + path).text())
-
-    me = answer("/api/me")
-    found = {name: "/" if name == "cluster" else f"/{name}" for name in me["screens"]}
-    bars = answer("/api/gantt?from=0&max_bars=5000&to=100000")
-    found["gpu"] = f"/gpus/{bars['gpus'][0].replace('/', '%2F')}"
-    return found
+def screens(page: Any, url: str) -> dict[str, str]:
+    """Names and paths of what is photographed: the screens that the navigation has, and the map's first GPU."""
+    page.goto(url)
+    first = page.locator(".heatmap button").first
+    first.wait_for()
+    me = json.loads(page.request.get(url + "/api/me").text())
+    gpu = str(first.get_attribute("aria-label")).split(":")[0]
+    paths = {name: "/" if name == "cluster" else f"/{name}" for name in me["screens"]}
+    return paths | {"gpu": f"/gpus/{quote(gpu, safe='')}"}
 
 
 def photograph(url: str, server: str, out: Path) -> list[Path]:
@@ -125,8 +127,8 @@ def photograph(url: str, server: str, out: Path) -> list[Path]:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
-            shown = screens(url, context.request) | {"job_waiting": f"/jobs/{waiting}", "job_ended": f"/jobs/{ended}"}
             page = context.new_page()
+            shown = screens(page, url) | {"job_waiting": f"/jobs/{waiting}", "job_ended": f"/jobs/{ended}"}
             for name, path in shown.items():
                 written.append(one(page, url + path, out / f"{name}-{scheme}.png"))
                 link = page.locator('th a[href^="/decisions/d"]')
@@ -145,7 +147,7 @@ def photograph(url: str, server: str, out: Path) -> list[Path]:
 
 
 def one(page: Any, address: str, path: Path) -> Path:
-    """A photograph of a screen that has its figures; with fewer colours where it would be large."""
+    """A photograph of a screen that has its figures; with 128 colours where it would be large."""
     page.goto(address)
     page.locator("main h1").first.wait_for(state="attached")
     page.locator(".skeleton").first.wait_for(state="detached")
@@ -155,7 +157,7 @@ def one(page: Any, address: str, path: Path) -> Path:
         from PIL import Image
 
         with Image.open(path) as image:
-            few = image.convert("RGB").quantize(256)
+            few = image.convert("RGB").quantize(128)
         few.save(path, optimize=True)
     return path
 

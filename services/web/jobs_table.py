@@ -18,6 +18,7 @@ from adlro.services.web.queue_filter import QueueFilter, Sort
 
 ENDED_KEPT: Final = 5000
 _FIRST_SLOTS = 1024
+_MOST_CACHED = 200
 _GONE = 0
 
 Indices = NDArray[np.int64]
@@ -171,7 +172,8 @@ class JobTable:
     # Below: columns, and what is derived from them once for each version
 
     def _refresh_cache(self) -> None:
-        if self._cached_version != self.version:
+        # Filters are free text: what somebody types while no job changes must not fill memory.
+        if self._cached_version != self.version or len(self._cache) > _MOST_CACHED:
             self._cached_version, self._cache = self.version, {}
 
     def _of(self, user: str | None) -> Mask:

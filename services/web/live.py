@@ -29,6 +29,8 @@ _LONGEST_TEXT: Final = 4096
 # A page with sixteen topics acknowledges 32 frames a second.
 _RATE: Final = 100.0
 _BURST: Final = 400.0
+# A new filter of ten thousand jobs costs milliseconds.
+_SUBSCRIPTION: Final = 5.0
 _MOST_WAITING: Final = 64
 _MOST_WRONG: Final = 20
 _LAST_WORDS_S: Final = 1.0
@@ -99,10 +101,10 @@ class _Connection:
             with suppress(WebSocketDisconnect, RuntimeError, OSError):
                 await self._websocket.close(self._code)
 
-    def count(self) -> bool:
+    def count(self, cost: float = 1.0) -> bool:
         """Counts a message; False: the page sends too many."""
         now_s = time.monotonic()
-        self._allowed = min(self._allowed + (now_s - self._counted_s) * _RATE, _BURST) - 1.0
+        self._allowed = min(self._allowed + (now_s - self._counted_s) * _RATE, _BURST) - cost
         self._counted_s = now_s
         return self._allowed >= 0.0
 
@@ -267,6 +269,9 @@ class LiveSockets:
         if not isinstance(key, str):
             return "a message has an op, and a key: subscribe, unsubscribe, ack, sleep or wake"
         if op == "subscribe":
+            if not connection.count(_SUBSCRIPTION):
+                connection.say_bye("limit", "this page sends too many messages")
+                return ""
             self._used(connection)
             connection.put(self._hub.subscribe(tab, key, now))
         elif op == "unsubscribe":

@@ -105,6 +105,7 @@ def test_cancel_asks_first_and_tells_a_refusal(server: FakePageServer, watched: 
     tab.allowed.append("status of 403")
     page = tab.open("/jobs/job-26")
     page.get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="detached")
     assert server.actions == []

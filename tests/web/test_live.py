@@ -199,6 +199,11 @@ async def test_a_page_that_talks_nonsense_or_too_much_is_let_go_with_a_word(worl
             await live.say(op="ack", key="head", rev=1)
         assert (await live.until_closed())["text"] == "this page sends too many messages"
     async with ann.live() as live:
+        for number in range(1, 101):
+            await live.say(op="subscribe", key=f"queue?count={number}")
+            await live.say(op="unsubscribe", key=f"queue?count={number}")
+        assert (await live.until_closed())["text"] == "this page sends too many messages"
+    async with ann.live() as live:
         await live.socket.send("x" * 70_000)
         await live.until_closed()
     async with ann.live() as live:

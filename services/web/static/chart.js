@@ -84,23 +84,32 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
   return html`<figure class="chart" role="img" aria-label=${`${label}. Last: ${last}.`}><div ref=${box} aria-hidden="true" style=${{ minHeight: `${height}px` }}></div></figure>`;
 }
 
-/** The legend tells the last figures while nobody points at the curves. @param {any} plot */
-function showLast(plot) {
-  if (plot && (plot.cursor.left ?? -1) < 0) plot.setLegend({ idx: plot.data[0].length - 1 });
-}
-
 /** @param {HTMLElement} place @param {Line[]} lines @param {string} axis @param {string} unit @param {number} height @param {string} sync */
 function options(place, lines, axis, unit, height, sync) {
   const ink = colour("--ink-2");
   const grid = { stroke: colour("--line"), width: 1 };
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  // While nobody points at the curves, the legend tells their last figures.
+  const pointed = (/** @type {any} */ plot, /** @type {number | null} */ value, /** @type {number} */ which) =>
+    (plot.cursor.left ?? -1) < 0 ? plot.data?.[which]?.findLast((/** @type {number | null} */ each) => each !== null) ?? null : value;
   /** @type {any[]} */
-  const series = [{ label: axis === "time" ? "time" : "step", value: (/** @type {any} */ _, /** @type {number | null} */ value) => (value === null ? "–" : axis === "time" ? clusterTime(value) : count(value)) }];
+  const series = [
+    {
+      label: axis === "time" ? "time" : "step",
+      value: (/** @type {any} */ plot, /** @type {number | null} */ value) => {
+        const shown = pointed(plot, value, 0);
+        return shown === null ? "–" : axis === "time" ? clusterTime(shown) : count(shown);
+      },
+    },
+  ];
   /** @type {any[]} */
   const bands = [];
   lines.forEach((line, index) => {
     const stroke = colour(`--tone-${line.tone ?? (index % 8) + 1}`);
-    const value = (/** @type {any} */ _, /** @type {number | null} */ shown) => (shown === null || shown === undefined ? "–" : `${count(shown, Math.abs(shown) < 10 ? 2 : 0)}${unit && ` ${unit}`}`);
+    const value = (/** @type {any} */ plot, /** @type {number | null} */ raw, /** @type {number} */ which) => {
+      const shown = pointed(plot, raw, which);
+      return shown === null || shown === undefined ? "–" : `${count(shown, Math.abs(shown) < 10 && !Number.isInteger(shown) ? 2 : 0)}${unit && ` ${unit}`}`;
+    };
     series.push({ label: line.name, stroke, width: line.width ?? 1.5, value, points: { show: false } });
     if (!line.band) return;
     series.push({ label: `${line.name} low`, stroke: "transparent", points: { show: false }, value });
@@ -115,7 +124,6 @@ function options(place, lines, axis, unit, height, sync) {
     cursor: sync ? { sync: { key: sync } } : {},
     scales: { x: { time: false } },
     legend: { live: true },
-    hooks: { draw: [showLast] },
     axes: [
       { stroke: ink, font, grid, ticks: grid, values: axis === "time" ? (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clusterTime) : undefined, space: 80 },
       { stroke: ink, font, grid, ticks: grid, size: 52 },

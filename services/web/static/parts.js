@@ -1,6 +1,6 @@
 // @ts-check
 // Pieces that several screens draw: states, panels, figures, badges, dialogs. Everything by text nodes.
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { html } from "./html.js";
 import { DASH, duration, words } from "./format.js";
 
@@ -143,7 +143,7 @@ export function Confirm({ title, act, danger = false, typed = "", onAct, onClose
   const [text, setText] = useState("");
   const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
     dialog.current?.showModal();
     return () => before?.isConnected ? before.focus() : undefined;

@@ -174,6 +174,14 @@ def test_figures_of_the_last_hour_and_of_the_queue():
     assert table.place(job(3)) is None
 
 
+def test_filters_that_somebody_types_do_not_fill_memory():
+    table = JobTable()
+    table.take(job(1))
+    for number in range(2000):
+        table.window(parse_filter(f"text-{number}"), Sort("place"), 0, 10, None)
+    assert len(table._cache) < 210
+
+
 @pytest.mark.parametrize("count", [2000])
 def test_slots_of_dropped_jobs_are_used_again(count):
     table = JobTable(ended_kept=10)

@@ -1,6 +1,6 @@
 // @ts-check
 // Gantt: what ran where and when. A canvas to look at, and a table of the same for everybody else.
-import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
 import { clusterTime, count, duration, plural, visible, words } from "../format.js";
 import { draw } from "../gantt/pixels.js";
@@ -165,27 +165,24 @@ export default function Gantt({ query }) {
     return () => watch.disconnect();
   }, [chart === null]);
 
-  // One drawing a frame of the screen at most, however many changes came.
-  useEffect(() => {
-    const frame = requestAnimationFrame(() => {
-      const place = canvas.current;
-      const context = place?.getContext("2d", { alpha: false });
-      if (!place || !context || !range || !rows || !chart || !size.width) return;
-      inks.current ??= palette();
-      const scale = Math.min(2, devicePixelRatio || 1);
-      const width = Math.round(size.width * scale);
-      const height = Math.round(size.height * scale);
-      if (place.width !== width || place.height !== height) Object.assign(place, { width, height });
-      const started = performance.now();
-      const image = context.createImageData(width, height);
-      draw(new Uint32Array(image.data.buffer), width, height, {
-        chart, rows, from_s: range.from_s, to_s: range.to_s, now_s: now_s ?? chart.now_s, top: top - AXIS_PX, left: LABELS_PX, scale, tone, selected, ...inks.current,
-      });
-      context.putImageData(image, 0, 0);
-      texts(context, range, rows, top, size, scale);
-      Object.assign(place.dataset, { drawMs: (performance.now() - started).toFixed(1), fromS: String(range.from_s), toS: String(range.to_s) });
+  // In the same frame as the change: moves of the pointer come once a frame.
+  useLayoutEffect(() => {
+    const place = canvas.current;
+    const context = place?.getContext("2d", { alpha: false });
+    if (!place || !context || !range || !rows || !chart || !size.width) return;
+    inks.current ??= palette();
+    const scale = Math.min(2, devicePixelRatio || 1);
+    const width = Math.round(size.width * scale);
+    const height = Math.round(size.height * scale);
+    if (place.width !== width || place.height !== height) Object.assign(place, { width, height });
+    const started = performance.now();
+    const image = context.createImageData(width, height);
+    draw(new Uint32Array(image.data.buffer), width, height, {
+      chart, rows, from_s: range.from_s, to_s: range.to_s, now_s: now_s ?? chart.now_s, top: top - AXIS_PX, left: LABELS_PX, scale, tone, selected, ...inks.current,
     });
-    return () => cancelAnimationFrame(frame);
+    context.putImageData(image, 0, 0);
+    texts(context, range, rows, top, size, scale);
+    Object.assign(place.dataset, { drawMs: (performance.now() - started).toFixed(1), fromS: String(range.from_s), toS: String(range.to_s) });
   }, [chart, rows, range?.from_s, range?.to_s, size, top, tone, selected, theme]);
 
   /** @param {number} from_s @param {number} to_s */

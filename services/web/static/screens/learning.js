@@ -38,6 +38,8 @@ function useRuns(ids, live) {
 
 /** What counts how far a training has come, the most comparable first. */
 const PROGRESS = ["decisions", "steps", "step"];
+/** Columns that only grow with time: no figure of its own. */
+const COUNTERS = new Set([...PROGRESS, "episodes", "elapsed_s"]);
 
 /** One x axis for runs that scored at different steps. @param {any[]} runs @param {string} metric @param {string} progress */
 function aligned(runs, metric, progress) {
@@ -61,7 +63,7 @@ function Curves({ ids, baseline, live }) {
   const { runs, error } = useRuns(ids, live);
   const shown = ids.map((id) => runs[id]).filter(Boolean);
   if (!shown.length) return error ? html`<${Notice} level="bad" role="alert">${error}<//>` : html`<${Skeleton} what="The curves" rows=${5} />`;
-  const names = [...new Set(shown.flatMap((run) => Object.keys(run.columns)))].filter((name) => !PROGRESS.includes(name) && shown.some((run) => run.columns[name].some((/** @type {any} */ value) => typeof value === "number")));
+  const names = [...new Set(shown.flatMap((run) => Object.keys(run.columns)))].filter((name) => !COUNTERS.has(name) && shown.some((run) => run.columns[name].some((/** @type {any} */ value) => typeof value === "number")));
   const progress = PROGRESS.find((name) => shown.every((run) => run.columns[name])) ?? "step";
   const all = [...new Set(shown.flatMap((run) => Object.keys(run.settings ?? {})))].sort();
   const differ = all.filter((name) => new Set(shown.map((run) => JSON.stringify(run.settings?.[name]))).size > 1);
