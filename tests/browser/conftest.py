@@ -28,10 +28,6 @@ document.addEventListener("securitypolicyviolation", (event) => {
 """
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "browser: needs chromium (ADLRO_TEST_BROWSER=skip skips it where there is none)")
-
-
 @dataclass
 class Watched:
     """A page of the browser, and what it did.

@@ -83,6 +83,25 @@ def test_every_screen_shows_real_figures(suite: RunningSuite, watched: Callable[
     assert sum(region.count() for region in regions) == 1
 
 
+def test_a_job_of_the_form_is_in_the_suite_and_can_be_cancelled(
+    suite: RunningSuite, watched: Callable[..., Watched]
+) -> None:
+    page = watched(address(suite)).open("/submit")
+    page.get_by_role("textbox", name="Name").fill("from the page")
+    page.get_by_role("textbox", name="Expected runtime").fill("1h")
+    page.get_by_role("combobox", name="on GPU model").select_option("v100_sxm2")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/jobs/job-*")
+    page.get_by_text("from the page").first.wait_for()
+    job_id = page.url.rsplit("/", 1)[1]
+    with Client(suite.server) as client:
+        assert client.get(job_id).spec.name == "from the page"
+        page.get_by_role("button", name="Cancel job").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
+        page.locator(".title .job-cancelled").wait_for(timeout=60_000)
+        assert client.get(job_id).state.name == "CANCELLED"
+
+
 @pytest.mark.parametrize("name", ["ingest", "decompose", "orchestrator", "simcluster", "web", "valkey"])
 def test_a_part_that_is_killed_is_told_and_the_page_recovers_by_itself(
     name: str, suite: RunningSuite, watched: Callable[..., Watched], record_property: Callable[[str, object], None]

@@ -172,6 +172,7 @@ SHOWING: dict[str, list[list[str]]] = {
     "cancel": [["cancel", JOB]],
     "requeue": [["requeue", JOB.replace("1", "2", 1)], ["requeue", JOB, JOB.replace("1", "2", 1)]],
     "gpus": [["gpus"]],
+    "top": [["top", "--once"]],
     "policy": [["policy"], ["policy", "sjf"], ["policy", "--shadow", "sjf"]],
     "drain": [["drain", f"n{HOSTILE}", "--reason", HOSTILE]],
     "undrain": [["undrain", f"n{HOSTILE}"]],

@@ -77,6 +77,10 @@ PLANTED = [
     ("nvml-in-children-only", "adlro.devices.finding", "adlro.devices.nvidia"),
     ("judged-without-time", "adlro.devices.conditions", "time"),
     ("textual-in-the-screen-only", "adlro.cli.top.model", "textual"),
+    ("web-rooms", "adlro.services.web.frames", "adlro.services.web.hub"),
+    ("web-through-the-client", "adlro.services.web.views", "adlro.placement"),
+    ("http-in-web-only", "adlro.cli.planted_28", "starlette"),
+    ("page-state-without-surroundings", "adlro.services.web.hub", "asyncio"),
     ("learning-in-learn-only", "adlro.services.orchestrator.deciding.planted_20", "gymnasium"),
 ]
 CONTRACTS = {
