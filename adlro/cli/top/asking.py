@@ -125,7 +125,7 @@ async def own_view(client: AsyncClient) -> tuple[ClusterCapacity, Identity | Non
         raise capacity
     if isinstance(identity, BaseException) and not isinstance(identity, AdlroError):
         raise identity
-    return capacity, None if isinstance(identity, AdlroError) else cast("Identity", identity)
+    return capacity, None if isinstance(identity, AdlroError) else identity
 
 
 async def forecast_starts(client: AsyncClient, job_ids: Sequence[str]) -> dict[str, StartForecast]:

@@ -46,9 +46,8 @@ _REFUSED_RETRY_S = 15.0
 """A role may be given later."""
 _GPUS_A_SECOND = 256
 """GPUs whose descriptions are read a second, at most: that of a large cluster is read less often."""
-_LARGE_EVERY_S = 1.0
-_LARGE_GPUS = 512
-"""Pictures of more GPUs come once in `_LARGE_EVERY_S` at most."""
+_PICTURED_A_SECOND = 2048
+"""GPUs whose figures are read a second, at most: those of a larger cluster come less often than the screen is drawn."""
 _OWN_VIEW_EVERY_S = 5.0
 _START_AGAIN_S = 20.0
 """After so long a job's expected start is asked for again."""
@@ -168,8 +167,8 @@ class Feeds:
             async for state in states:
                 self._model.take_gpus(state)
                 self._model.heard(Feed.GPUS, time.monotonic())
-                if len(state.gpus) > _LARGE_GPUS and every_s < _LARGE_EVERY_S:
-                    self._picture_every_s = _LARGE_EVERY_S
+                self._picture_every_s = max(self._interval_s, len(state.gpus) / _PICTURED_A_SECOND)
+                if self._picture_every_s > 1.5 * every_s:
                     return
 
     async def _check(self, feed: Feed, address: str, service: str) -> None:
