@@ -20,6 +20,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
+from adlro.records.matrices import DriftSummary
+from adlro.records.telemetry import Metric
 from adlro.v1 import (
     cluster_service_pb2_grpc,
     decompose_service_pb2,
@@ -43,7 +46,7 @@ from adlro.v1 import (
     orchestrator_service_pb2,
     orchestrator_service_pb2_grpc,
 )
-from adlro.wire import description_to_proto, job_to_proto
+from adlro.wire import PlanesNow, VariableValues, description_to_proto, job_to_proto, planes_to_proto
 from benchmarks.measuring import ROOT, cpu_s, machine, percentile, shown, spread
 from tests.pty_screen import PtyProgram
 
@@ -154,8 +157,16 @@ class Services:
             for job in (self._end(), self._start(), self._submit()):
                 yield response(kind=_KINDS.KIND_CHANGE, job=job_to_proto(job), revision=job.revision)
 
-    async def GetStatus(self, _request: Any, _: Any) -> Any:  # noqa: N802
-        """Who decides, and how long the queue is."""
+    async def WatchStatus(self, request: Any, _: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Who decides, and how long the queue is: it changes all the time."""
+        while True:
+            yield orchestrator_service_pb2.WatchStatusResponse(status=self._status())
+            await asyncio.sleep(max(request.min_interval_s, 0.1))
+
+    def _status(self) -> orchestrator_service_pb2.GetStatusResponse:
+        reasons = Counter(int(job.pending_reason) for job in self._waiting)
+        types = Counter(int(job.spec.job_type) for job in self._waiting)
+        users = Counter(job.spec.user for job in self._waiting)
         return orchestrator_service_pb2.GetStatusResponse(
             acting=True,
             instance_id="one",
@@ -170,6 +181,19 @@ class Services:
             cluster_time_s=self._now_s,
             queue_length=len(self._waiting),
             running_count=len(self._running),
+            event_lag=orchestrator_service_pb2.EventLag(newest_revision=self._revision),
+            waiting_by_reason=[
+                orchestrator_service_pb2.PendingReasonCount(reason=reason, count=count)  # type: ignore[arg-type]
+                for reason, count in reasons.items()
+            ],
+            waiting_by_job_type=[
+                orchestrator_service_pb2.JobTypeCount(job_type=kind, count=count)  # type: ignore[arg-type]
+                for kind, count in types.items()
+            ],
+            waiting_by_user=[
+                orchestrator_service_pb2.UserCount(user=user, count=count) for user, count in users.most_common(20)
+            ],
+            waiting_user_count=len(users),
         )
 
     async def DescribeCluster(self, _request: Any, _: Any) -> Any:  # noqa: N802
@@ -178,22 +202,23 @@ class Services:
         return description_to_proto(ClusterDescription(self._cluster, (), (), clock, "run", self._revision, 1))
 
     async def WatchClusterState(self, request: Any, _: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """The matrix of the GPUs, with as many variables as decompose has."""
-        held = {job.gpu_id for job in self._running}
+        """The matrix of the GPUs in short, all of it new each time."""
+        gpus = [(gpu.gpu_id, node.node_id, gpu.gpu_model) for node, gpu in self._cluster.gpus()]
+        numbers = np.zeros(len(gpus), np.uint8)
+        variables = {name: VariableValues(("0.85..0.90",), numbers) for name in _VARIABLES}
+        before, revision = None, 0
         while True:
-            state = decompose_service_pb2.ClusterState(cluster="default", newest_sample_unix_s=time.time(), revision=1)
-            for node, gpu in self._cluster.gpus():
-                row = state.gpus.add(gpu_id=gpu.gpu_id, node_id=node.node_id, gpu_model=gpu.gpu_model)
-                for name in _VARIABLES:
-                    row.variables.add(name=name, value="0.85..0.90", index=17)
-            allocated = np.array([gpu.gpu_id in held for _, gpu in self._cluster.gpus()], dtype="<f4")
-            for metric in range(1, 6):
-                noise = np.random.default_rng().random(len(allocated), dtype=np.float32)
-                raw = (allocated * (0.7 + 0.3 * noise)).astype("<f4").tobytes()
-                state.planes.add(metric=metric, unit=1, raw_f32=raw, normalized_f32=raw)
-            yield decompose_service_pb2.WatchClusterStateResponse(state=state)
-            await asyncio.sleep(max(request.min_interval_s, 1.0))
             held = {job.gpu_id for job in self._running}
+            allocated = np.array([gpu_id in held for gpu_id, _, _ in gpus], np.float32)
+            noise = np.random.default_rng()
+            planes = {
+                metric: allocated * (0.7 + 0.3 * noise.random(len(gpus), dtype=np.float32)) for metric in list(Metric)
+            }
+            revision += 1
+            now = PlanesNow("default", revision, time.time(), tuple(gpus), planes, variables, {}, DriftSummary())
+            yield decompose_service_pb2.WatchClusterStateResponse(planes=planes_to_proto(now, before))
+            before = now
+            await asyncio.sleep(max(request.min_interval_s, 0.1))
 
     async def PredictRuntime(self, request: Any, _: Any) -> Any:  # noqa: N802
         """The same runtime for each job."""

@@ -89,7 +89,8 @@ def top(
 
 
 async def _once(server: str | None, search: str, sort: str, limit: int, output: Output) -> int:
-    from adlro.cli.top.feeds import STALE_AFTER_S, read_expected, read_once
+    from adlro.cli.top.asking import read_expected, read_once
+    from adlro.cli.top.feeds import STALE_AFTER_S
     from adlro.cli.top.head import head_of
     from adlro.cli.top.job_rows import JobSearch, RowOrder, ordered
     from adlro.cli.top.model import TopModel

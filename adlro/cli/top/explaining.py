@@ -19,12 +19,14 @@ from adlro.cli.top.gpu_cells import GpuCell, GpuMode, level
 from adlro.cli.top.job_rows import Moment, ran_now_s, reason_text, wait_now_s
 from adlro.cli.top.lines import Line, wrapped
 from adlro.cli.units_text import mib, seconds
-from adlro.errors import AdlroError, Conflict, NotFound
+from adlro.cli.why import expected_text, place_text
+from adlro.errors import AdlroError, Conflict, NotFound, PermissionDenied, Unsupported
 from adlro.records.decisions import Decision
 from adlro.records.events import Clock
-from adlro.records.jobs import Job, JobState
+from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.records.predictions import RuntimePrediction
 from adlro.records.telemetry import Metric
+from adlro.records.waiting import WaitingExplanation
 from adlro.text import visible
 
 if TYPE_CHECKING:
@@ -42,7 +44,9 @@ class Explanation:
     """What the services say of a job.
 
     Attributes:
-        decision: that placed it, or why it is not placed; None: not told.
+        decision: that placed it; of a waiting job, what was thought of it where the policy holds it back, or where the
+            orchestrator is of an earlier release; None: not told.
+        waiting: why it waits, and when it is expected to start; None: it does not wait, or nobody told.
         predictions: of its runtime by GPU model, as of now.
         log: the end of its program's output; None: there is none.
         notes: what could not be read, and why.
@@ -50,6 +54,7 @@ class Explanation:
 
     job: Job
     decision: Decision | None = None
+    waiting: WaitingExplanation | None = None
     predictions: tuple[RuntimePrediction, ...] = ()
     log: str | None = None
     notes: tuple[str, ...] = ()
@@ -65,6 +70,28 @@ async def read(client: AsyncClient, job: Job, gpu_models: Sequence[str]) -> Expl
         except AdlroError as error:
             notes.append(f"no decision: {error.message}")
             return None
+
+    async def waiting() -> tuple[WaitingExplanation | None, Decision | None]:
+        try:
+            told = await client.explain_waiting(job.job_id)
+        except Unsupported:
+            notes.append("no expected start: the orchestrator is of an earlier release than this command")
+            return None, await decision()
+        except AdlroError as error:
+            notes.append(f"no expected start: {error.message}")
+            return None, None
+        if told.reason is not PendingReason.POLICY:
+            return told, None
+        try:
+            return told, await client.explain(job.job_id)  # its candidates have scores
+        except PermissionDenied:
+            return told, None
+        except AdlroError as error:
+            notes.append(f"no candidates: {error.message}")
+            return told, None
+
+    async def decided() -> tuple[WaitingExplanation | None, Decision | None]:
+        return await waiting() if job.state is JobState.PENDING else (None, await decision())
 
     async def predictions() -> tuple[RuntimePrediction, ...]:
         if not gpu_models:
@@ -89,8 +116,8 @@ async def read(client: AsyncClient, job: Job, gpu_models: Sequence[str]) -> Expl
             return None
         return data.decode("utf-8", "replace")
 
-    decided, predicted, written = await asyncio.gather(decision(), predictions(), log())
-    return Explanation(job, decided, predicted, written, tuple(notes))
+    (why, thought), predicted, written = await asyncio.gather(decided(), predictions(), log())
+    return Explanation(job, thought, why, predicted, written, tuple(notes))
 
 
 def explanation_lines(
@@ -158,14 +185,17 @@ def _fact(name: str, text: str, width: int, look: str = "") -> list[Line]:
 
 
 def _waits(known: Explanation, now: Moment, clock: Clock | None, width: int) -> list[Line]:
-    job, decision = known.job, known.decision
+    job, decision, told = known.job, known.decision, known.waiting
     out = _heading("Why it waits")
     out += _fact("reason", reason_text(job), width, "warn")
-    told = decision.summary if decision is not None and not decision.placement.gpus else ""
-    if job.message not in told:
-        out += _fact("in words", job.message, width)
-    out += _fact("in words" if job.message in told else "decided", told, width)
-    if decision is not None and decision.masked:
+    summary = decision.summary if decision is not None and not decision.placement.gpus else ""
+    if told is not None:
+        out += _waiting(told, job, clock, width)
+        out += _fact("decided", summary if told.sentence not in summary else "", width)
+    else:
+        out += _fact("in words", job.message if job.message not in summary else summary, width)
+        out += _fact("decided", summary if job.message not in summary else "", width)
+    if decision is not None and told is None:
         out += _masked(decision, width)
     if job.reservation is not None:
         held = job.reservation
@@ -174,6 +204,18 @@ def _waits(known: Explanation, now: Moment, clock: Clock | None, width: int) -> 
     out += _fact("stopped", stops_text(job), width)
     if job.submit_s is not None:
         out += _fact("submitted", f"at {seconds(job.submit_s)} of cluster time", width)
+    return out
+
+
+def _waiting(told: WaitingExplanation, job: Job, clock: Clock | None, width: int) -> list[Line]:
+    """When it is expected to start, its place, the GPUs by what keeps it from them, and what its user could change."""
+    out = _fact("in words", told.sentence or job.message, width)
+    out += _fact("expected", expected_text(told, at_of(clock)), width, "accent" if told.expected_start else "dim")
+    out += _fact("place", place_text(told), width)
+    for number, (obstacle, count) in enumerate(told.obstacles.items()):
+        out += _fact("GPUs" if number == 0 else " ", f"{count} {obstacle.label}", width)
+    for change in told.changes:
+        out += _fact("you could", change.sentence, width, "good")
     return out
 
 

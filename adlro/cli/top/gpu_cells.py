@@ -7,9 +7,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from adlro.cli.top.lines import Line, fitted
-from adlro.records.cluster import Cluster
-from adlro.records.matrices import ClusterState, GpuDrift
+from adlro.hardware.specs import known_spec
+from adlro.records.cluster import Cluster, Gpu
+from adlro.records.matrices import ClusterPlanes, ClusterState, GpuDrift
 from adlro.records.telemetry import Metric
 from adlro.text import visible
 
@@ -102,6 +105,39 @@ def gpu_figures(state: ClusterState) -> dict[str, Figures]:
     return {
         each.gpu_id: (_known(ratios, number), _known(raw, number), each.drift) for number, each in enumerate(state.gpus)
     }
+
+
+def plane_figures(planes: ClusterPlanes, cluster: Cluster) -> dict[str, Figures]:
+    """As `gpu_figures`, of the matrix in short, which has ratios alone: raw values are those of the GPUs' full scales.
+
+    Args:
+        planes: ratios in steps of 1/254.
+        cluster: with the figures of its GPUs; a GPU that is not of it has ratios without raw values.
+    """
+    scales = {gpu.gpu_id: _full_scales(gpu) for _, gpu in cluster.gpus()}
+    unknown: dict[Metric, float] = {}
+    ratios = {metric: plane.tolist() for metric, plane in planes.planes.items()}
+    raw = {
+        metric: (plane * np.array([scales.get(each[0], unknown).get(metric, np.nan) for each in planes.gpus])).tolist()
+        for metric, plane in planes.planes.items()
+    }
+    return {
+        each[0]: (_known(ratios, number), _known(raw, number), planes.drifts.get(each[0], _NO_DRIFT))
+        for number, each in enumerate(planes.gpus)
+    }
+
+
+def _full_scales(gpu: Gpu) -> dict[Metric, float]:
+    """What a ratio of 1 is, in the metric's unit; telemetry is normalised by these figures."""
+    found = {Metric.UTILIZATION: 1.0, Metric.MEMORY_USED: float(gpu.memory_mib)}
+    spec = known_spec(gpu)
+    if spec is not None:
+        found |= {
+            Metric.MEMORY_BANDWIDTH: spec.memory_bandwidth_gb_per_s,
+            Metric.TEMPERATURE: spec.max_temperature_c,
+            Metric.POWER: spec.power_limit_w,
+        }
+    return found
 
 
 def gpu_cells(

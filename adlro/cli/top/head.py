@@ -10,16 +10,15 @@ from adlro.cli.top.feed_states import Feed, FeedState
 from adlro.cli.top.gpu_cells import GpuCell, GpuMode
 from adlro.cli.top.lines import Fragment, Line, flow
 from adlro.cli.top.model import TopModel
-from adlro.cli.units_text import seconds, whole_seconds
+from adlro.cli.units_text import mib, seconds, whole_seconds
+from adlro.records.capacity import GpuModelCapacity
 from adlro.records.decisions import DecisionBasis
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobState
-from adlro.records.status import ShadowStatus
+from adlro.records.status import LATE_EVENT_S, ShadowStatus
 from adlro.records.telemetry import Metric
 from adlro.text import visible
 
-_LAG_TOLD = 10
-"""Events behind from which the head speaks of it."""
 _FLAG_RATE = 0.01
 """Share of healthy GPUs that drift detection flags at any time."""
 _BAR = 10
@@ -31,8 +30,11 @@ class Head:
 
     Attributes:
         deciding: who truly decides, and `basis` why, in words.
+        event_lag, event_lag_s: events that the orchestrator has not taken up, and the age of the oldest, as it says.
         waiting: numbers of waiting jobs by reason.
         allocated, busy_ratio: of `gpu_count` GPUs those that jobs have, and the mean utilization of all.
+        capacity: what is free by GPU model, for a caller who sees his own jobs only.
+        user, roles: the caller's, as a service says; with `own_jobs_only`.
         problems: what needs somebody, in words, the gravest first.
         feeds: by source its state and why.
     """
@@ -46,6 +48,7 @@ class Head:
     basis: str = ""
     shadow: ShadowStatus | None = None
     event_lag: int | None = None
+    event_lag_s: float | None = None
     running: int | None = None
     waiting: Mapping[str, int] | None = None
     ended: Mapping[str, int] = field(default_factory=dict)
@@ -55,6 +58,9 @@ class Head:
     lost: int = 0
     drained: int = 0
     own_jobs_only: bool = False
+    capacity: tuple[GpuModelCapacity, ...] | None = None
+    user: str = ""
+    roles: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     feeds: Mapping[Feed, tuple[FeedState, str, float | None]] = field(default_factory=dict)
 
@@ -76,6 +82,8 @@ def head_of(model: TopModel, now_s: float, unix_s: float, stale_after_s: float) 
     deciding, basis = (
         ("", "") if status is None else decider(status.policy, status.deciding_policy, status.deciding_basis)
     )
+    lag, own, identity = model.event_lag, model.own_jobs_only, model.identity
+    gpu_count, allocated = _allocation(model, cells)
     return Head(
         cluster=model.cluster.name if model.cluster is not None else "",
         clock=description.clock if description is not None else None,
@@ -85,19 +93,48 @@ def head_of(model: TopModel, now_s: float, unix_s: float, stale_after_s: float) 
         deciding=deciding,
         basis=basis,
         shadow=status.shadow if status is not None else None,
-        event_lag=model.event_lag,
-        running=model.count(JobState.RUNNING) if model.jobs_complete else None,
-        waiting=dict(model.waiting_by_reason().most_common()) if model.jobs_complete else None,
+        event_lag=lag.unapplied_count if lag is not None else None,
+        event_lag_s=lag.oldest_unapplied_s if lag is not None else None,
+        running=_running(model),
+        waiting=_waiting(model),
         ended={state.name.lower(): count for state, count in sorted(model.ended.items())},
-        gpu_count=len(cells) or None,
-        allocated=sum(bool(each.job_ids) for each in cells) if cells else None,
+        gpu_count=gpu_count,
+        allocated=allocated,
         busy_ratio=math.fsum(busy) / len(busy) if busy else None,
         lost=modes.count(GpuMode.LOST),
         drained=modes.count(GpuMode.DRAINED),
-        own_jobs_only=model.own_jobs_only,
+        own_jobs_only=own,
+        capacity=model.capacity.gpu_models if own and model.capacity is not None else None,
+        user=identity.user if own and identity is not None else "",
+        roles=tuple(map(str, identity.roles)) if own and identity is not None else (),
         problems=tuple(problems(model, cells, feeds)),
         feeds=feeds,
     )
+
+
+def _running(model: TopModel) -> int | None:
+    if model.jobs_complete:
+        return model.count(JobState.RUNNING)
+    return model.status.running_count if model.status is not None else None
+
+
+def _waiting(model: TopModel) -> dict[str, int] | None:
+    """Waiting jobs by reason: of the table's jobs or, until they are known, as the orchestrator counts them."""
+    if model.jobs_complete:
+        return dict(model.waiting_by_reason().most_common())
+    if model.status is None or sum(model.status.waiting_by_reason.values()) != model.status.queue_length:
+        return None  # an orchestrator of an earlier release does not count them
+    return {each.name.lower().replace("_", " "): count for each, count in model.status.waiting_by_reason.items()}
+
+
+def _allocation(model: TopModel, cells: Sequence[GpuCell]) -> tuple[int | None, int | None]:
+    """GPUs, and those that jobs have; without the cluster's description or the jobs, as the orchestrator counts."""
+    if cells:
+        return len(cells), sum(bool(each.job_ids) for each in cells)
+    if model.status is None or not model.status.gpu_models:
+        return None, None
+    figures = model.status.gpu_models
+    return sum(each.gpu_count for each in figures), sum(each.allocated_count for each in figures)
 
 
 def decider(policy: str, deciding: str, basis: DecisionBasis | None) -> tuple[str, str]:
@@ -130,6 +167,8 @@ def problems(
             found.append(f"{feed}: no word for {seconds(age_s)}")
         elif state is FeedState.REFUSED and not model.own_jobs_only:
             found.append(f"{feed}: {why}")
+    if model.own_jobs_only and model.own_view_problem:
+        found.append(f"what is free, and expected starts: {model.own_view_problem}")
     status = model.status
     if status is not None:
         if not status.acting:
@@ -144,8 +183,10 @@ def problems(
             reason = status.drain_reasons.get(node_id)
             found.append(f"node {node_id} is drained" + (f': "{reason}"' if reason else ""))
     lag = model.event_lag
-    if lag is not None and lag >= _LAG_TOLD:
-        found.append(f"the orchestrator is {lag} events behind the cluster")
+    if lag is not None and lag.oldest_unapplied_s >= LATE_EVENT_S:
+        events = "1 event" if lag.unapplied_count == 1 else f"{lag.unapplied_count} events"
+        age = seconds(lag.oldest_unapplied_s)
+        found.append(f"the orchestrator is {events} behind the cluster, the oldest of {age} ago")
     lost = [each for each in cells if each.mode is GpuMode.LOST]
     if lost:
         named = ", ".join(each.gpu_id + (f" ({each.why})" if each.why != "lost" else "") for each in lost[:3])
@@ -200,7 +241,8 @@ def head_lines(head: Head, width: int, *, paused: bool = False, most_problems: i
     lines += flow([*_gpu_items(head), *_job_items(head)], width)
     if head.own_jobs_only:
         why = next((why for state, why, _ in head.feeds.values() if state is FeedState.REFUSED), "")
-        lines += flow([[("your own jobs only: ", "warn"), (visible(why), "dim")]], width)
+        lines += flow([[("your own jobs only: ", "warn"), (visible(_caller(head) or why), "dim")]], width)
+        lines += flow(_free_items(head), width)
     shown = [[("! ", "bad"), (visible(each), "bad")] for each in head.problems[:most_problems]]
     left = len(head.problems) - len(shown)
     for number, each in enumerate(shown):
@@ -232,7 +274,29 @@ def _decider(head: Head) -> list[Line]:
         agrees = f" agrees in {100 * shadow.agreed_count / judged:.0f} % of {judged}" if judged else " not asked yet"
         items.append([("shadow ", "dim"), (visible(shadow.policy), ""), (agrees, "dim")])
     if head.event_lag:
-        items.append([("events behind ", "dim"), (str(head.event_lag), "warn" if head.event_lag >= _LAG_TOLD else "")])
+        age_s = head.event_lag_s or 0.0
+        look = "warn" if age_s >= LATE_EVENT_S else ""
+        items.append([("events behind ", "dim"), (str(head.event_lag), look), (f" for {seconds(age_s)}", "dim")])
+    return items
+
+
+def _caller(head: Head) -> str:
+    """Who asks, and with which role; empty: not known."""
+    if not head.user or not head.roles:
+        return ""
+    return f"{head.user} has the {'role' if len(head.roles) == 1 else 'roles'} {' and '.join(head.roles)}"
+
+
+def _free_items(head: Head) -> list[Line]:
+    """What is free, for a caller who may not see the GPUs."""
+    items: list[Line] = []
+    for each in head.capacity or ():
+        line: Line = [("" if items else "free GPUs: ", "dim"), (f"{visible(each.gpu_model)} ", "")]
+        line.append((f"{each.free_gpu_count}/{each.usable_gpu_count}", "good" if each.free_gpu_count else "warn"))
+        if each.free_gpu_count:
+            room = f" (nodes with up to {each.largest_free_cpu_cores} cores, {mib(each.largest_free_memory_mib)})"
+            line.append((room, "dim"))
+        items.append(line)
     return items
 
 

@@ -32,6 +32,24 @@ class Expected:
     told: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StartForecast:
+    """When a waiting job is expected to start, cluster time in seconds, as told at the time `told_s`.
+
+    It starts between `low_s` and `high_s` with a probability of 80 %.
+    """
+
+    low_s: float
+    median_s: float
+    high_s: float
+    told_s: float
+
+    def in_s(self, now: Moment) -> tuple[float, float]:
+        """Least and greatest wait from now on; without the cluster's time, from when it was told."""
+        now_s = now.cluster_s if now.cluster_s is not None else self.told_s
+        return max(self.low_s - now_s, 0.0), max(self.high_s - now_s, 0.0)
+
+
 class JobEntry:
     """One open job, with the texts that stay until its record changes.
 
@@ -301,13 +319,16 @@ def columns_for(width: int) -> tuple[Column, ...]:
     return tuple(Column(each.head, each.width or sizes[each.head], each.right) for each in fixed)
 
 
-def cells_of(entry: JobEntry, now: Moment, expected: Expected | None) -> Mapping[str, str]:
+def cells_of(
+    entry: JobEntry, now: Moment, expected: Expected | None, start: StartForecast | None = None
+) -> Mapping[str, str]:
     """The texts of a row by the heads of its columns.
 
     Args:
         entry: the job.
         now: for waits and runtimes.
         expected: its runtime; None: not known.
+        start: of a waiting job; None: not known.
     """
     job = entry.job
     ran_s = ran_now_s(job, now)
@@ -316,6 +337,8 @@ def cells_of(entry: JobEntry, now: Moment, expected: Expected | None) -> Mapping
         run += f" /{short_seconds(expected.median_s):>5}"
     elif ran_s is not None:
         run += " /    -"
+    elif entry.waiting and start is not None:
+        run = start_text(start, now)
     return {
         "JOB": job.job_id,
         "NAME": entry.name,
@@ -328,6 +351,13 @@ def cells_of(entry: JobEntry, now: Moment, expected: Expected | None) -> Mapping
         "PRIO": f"{job.spec.priority:.2f}",
         "RUN/EXP": run,
     }
+
+
+def start_text(start: StartForecast, now: Moment) -> str:
+    """In which time a job is expected to start, in eleven columns: `in 8s-12m`."""
+    low_s, high_s = start.in_s(now)
+    low, high = short_seconds(low_s), short_seconds(high_s)
+    return f"in {low}" if low == high else f"in {low}-{high}" if len(low + high) < 8 else f"{low}-{high}"
 
 
 def row_text(cells: Mapping[str, str], columns: Sequence[Column]) -> tuple[str, ...]:

@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from adlro.cli.top.feed_states import Feed, FeedState, FeedStatus
-from adlro.cli.top.gpu_cells import Figures, GpuCell, gpu_cells, gpu_figures
-from adlro.cli.top.job_rows import Expected, JobEntry, Moment, holds_gpus
+from adlro.cli.top.gpu_cells import Figures, GpuCell, gpu_cells, gpu_figures, plane_figures
+from adlro.cli.top.job_rows import Expected, JobEntry, Moment, StartForecast, holds_gpus
+from adlro.records.capacity import ClusterCapacity
 from adlro.records.cluster import Cluster
 from adlro.records.events import ClockMode, ClusterDescription
+from adlro.records.identity import Identity
 from adlro.records.jobs import Job, JobState
-from adlro.records.matrices import ClusterState
-from adlro.records.status import OrchestratorStatus
+from adlro.records.matrices import ClusterPlanes, ClusterState
+from adlro.records.status import EventLag, OrchestratorStatus
 from adlro.records.watching import JobEvent, JobEventKind
 
 _MOST_ENDED = 200_000
@@ -29,8 +31,12 @@ class TopModel:
         entries: the open jobs by id.
         status: of the acting orchestrator; None: not known yet.
         description: of the cluster; None: not known yet.
-        state: what the GPUs report; None: not known yet.
+        state: what the GPUs report, in full or in short; None: not known yet.
+        capacity: what is free, for a caller who may not see the rest; None: not asked for.
+        identity: of the caller; None: not asked for.
+        own_view_problem: why neither is newly known, nor when his jobs start; empty: they are.
         expected: runtimes by job, where they were asked for.
+        starts: forecasts of the starts of waiting jobs, where they were asked for.
         ended: jobs that ended since the begin, by state.
         version: changes with each record that is taken; `jobs_version` with those of jobs.
     """
@@ -40,8 +46,12 @@ class TopModel:
         self.status: OrchestratorStatus | None = None
         self.description: ClusterDescription | None = None
         self.cluster: Cluster | None = None
-        self.state: ClusterState | None = None
+        self.state: ClusterState | ClusterPlanes | None = None
+        self.capacity: ClusterCapacity | None = None
+        self.identity: Identity | None = None
+        self.own_view_problem = ""
         self.expected: dict[str, Expected] = {}
+        self.starts: dict[str, StartForecast] = {}
         self.ended: Counter[JobState] = Counter()
         self.version = 0
         self.jobs_version = 0
@@ -51,9 +61,7 @@ class TopModel:
         self._gone: dict[str, int] = {}
         self._snapshot: dict[str, Job] | None = None
         self._time: tuple[float, float] | None = None
-        self._described_revision: tuple[str, int] | None = None
-        self._lag: int | None = None
-        self._figures: dict[str, Figures] = {}
+        self._figures: tuple[object, object, dict[str, Figures]] = (None, None, {})
         self._cells: tuple[int, list[GpuCell]] = (-1, [])
 
     # Sources
@@ -109,10 +117,13 @@ class TopModel:
             self.entries[job.job_id] = JobEntry(job)
             if known is not None and known.job.attempt_count != job.attempt_count:
                 self.expected.pop(job.job_id, None)
+            if job.state is not JobState.PENDING:
+                self.starts.pop(job.job_id, None)
 
     def _forget(self, job_id: str, revision: int) -> None:
         self.entries.pop(job_id, None)
         self.expected.pop(job_id, None)
+        self.starts.pop(job_id, None)
         self._gone[job_id] = revision
         while len(self._gone) > _MOST_ENDED:
             del self._gone[next(iter(self._gone))]
@@ -136,24 +147,30 @@ class TopModel:
             known_s = self.moment(now_s, 0.0).cluster_s
             if known_s is None or status.cluster_time_s > known_s:
                 self._time = (status.cluster_time_s, now_s)
-            run, revision = self._described_revision or ("", 0)
-            # The description is the older one of the two: what it has more of events is not taken up yet.
-            same = bool(run) and run == status.cluster_incarnation
-            self._lag = max(revision - status.cluster_revision, 0) if same else None
         self.version += 1
 
     def take_description(self, description: ClusterDescription, now_s: float) -> None:
         """The cluster's own description at a monotonic time."""
         self.description = description
-        self.cluster = description.cluster
+        if description.cluster != self.cluster:
+            self.cluster = description.cluster
         self._time = (description.clock.time_s, now_s)
-        self._described_revision = (description.incarnation, description.revision)
         self.version += 1
 
-    def take_gpus(self, state: ClusterState) -> None:
+    def take_gpus(self, state: ClusterState | ClusterPlanes) -> None:
         """What the GPUs report."""
         self.state = state
-        self._figures = gpu_figures(state)
+        self.version += 1
+
+    def take_capacity(self, capacity: ClusterCapacity, identity: Identity | None) -> None:
+        """What a caller who sees only his own jobs may know besides."""
+        self.capacity = capacity
+        self.identity = identity
+        self.version += 1
+
+    def take_starts(self, found: Mapping[str, StartForecast]) -> None:
+        """Forecasts of starts by job."""
+        self.starts.update({job_id: each for job_id, each in found.items() if job_id in self.entries})
         self.version += 1
 
     def take_expected(self, found: Mapping[str, Expected]) -> None:
@@ -164,9 +181,9 @@ class TopModel:
     # What is said of it
 
     @property
-    def event_lag(self) -> int | None:
-        """The cluster's events that the orchestrator has not taken up, at least; None: not known."""
-        return self._lag
+    def event_lag(self) -> EventLag | None:
+        """How far the orchestrator says that it is behind the cluster; None: not known, or it does not say."""
+        return self.status.event_lag if self.status is not None else None
 
     def moment(self, now_s: float, unix_s: float) -> Moment:
         """Now, in cluster time and in wall time."""
@@ -210,7 +227,22 @@ class TopModel:
         if self.status is not None:
             reasons = self.status.drain_reasons
             drained = {node_id: reasons.get(node_id, "") for node_id in self.status.drained_node_ids}
-        return gpu_cells(self.cluster, self._figures, jobs_on, lost, drained)
+        return gpu_cells(self.cluster, self._known_figures(self.cluster), jobs_on, lost, drained)
+
+    def _known_figures(self, cluster: Cluster) -> dict[str, Figures]:
+        """Of the GPUs' newest state; made once for each of them."""
+        of, by, figures = self._figures
+        if of is not self.state or by is not cluster:
+            if isinstance(self.state, ClusterPlanes):
+                figures = plane_figures(self.state, cluster)
+            else:
+                figures = gpu_figures(self.state) if self.state is not None else {}
+            self._figures = (self.state, cluster, figures)
+        return figures
+
+    def waiting_of(self, job_ids: Iterable[str]) -> list[str]:
+        """Of these jobs those that wait."""
+        return [each for each in job_ids if (entry := self.entries.get(each)) is not None and entry.waiting]
 
     def unasked(self, job_ids: Iterable[str]) -> list[Job]:
         """Of these jobs the running ones whose runtime nobody has asked for."""

@@ -55,7 +55,7 @@ def print_once(
     columns = columns_for(width)
     lines.append([(" ".join(row_text({each.head: each.head for each in columns}, columns)).rstrip(), "bold")])
     for entry in entries:
-        cells_text = cells_of(entry, now, model.expected.get(entry.job.job_id))
+        cells_text = cells_of(entry, now, model.expected.get(entry.job.job_id), model.starts.get(entry.job.job_id))
         texts = row_text(cells_text, columns)
         line: Line = []
         for text, column in zip(texts, columns, strict=True):
@@ -134,6 +134,8 @@ def _gpu(cell: GpuCell) -> dict[str, Any]:
 def _job(entry: JobEntry, now: Moment, model: TopModel) -> dict[str, Any]:
     job = entry.job
     expected = model.expected.get(job.job_id)
+    start = model.starts.get(job.job_id)
+    start_low_s, start_high_s = start.in_s(now) if start is not None else (None, None)
     return {
         "job_id": job.job_id,
         "name": job.spec.name,
@@ -151,5 +153,7 @@ def _job(entry: JobEntry, now: Moment, model: TopModel) -> dict[str, Any]:
         "expected_runtime_s": document(expected.median_s) if expected is not None else None,
         "expected_low_s": document(expected.low_s) if expected is not None else None,
         "expected_high_s": document(expected.high_s) if expected is not None else None,
+        "start_in_low_s": document(start_low_s),
+        "start_in_high_s": document(start_high_s),
         "cancel_requested": job.cancel_requested,
     }

@@ -95,6 +95,7 @@ class FakeSuite:
         self.fallbacks: dict[Any, int] = {}
         self.decisions_by_basis: dict[Any, int] = {}
         self.decision_lists: list[Any] = []
+        self.state_requests: list[Any] = []
         self.planes: PlanesNow | None = None  # None: a decompose of an earlier release
         self.event_lag: orchestrator_service_pb2.EventLag | None = None
         self.waiting_by_reason: dict[Any, int] = {}
@@ -457,8 +458,12 @@ class _Services:
             return decompose_service_pb2.GetClusterStateResponse(planes=planes_to_proto(self.suite.planes))
         return decompose_service_pb2.GetClusterStateResponse(state=self._state())
 
-    def do_WatchClusterState(self, _request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        yield decompose_service_pb2.WatchClusterStateResponse(state=self._state())
+    def do_WatchClusterState(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        self.suite.state_requests.append(request)
+        if request.view == decompose_service_pb2.CLUSTER_STATE_VIEW_PLANES and self.suite.planes is not None:
+            yield decompose_service_pb2.WatchClusterStateResponse(planes=planes_to_proto(self.suite.planes))
+        else:
+            yield decompose_service_pb2.WatchClusterStateResponse(state=self._state())
         with self.suite.condition:
             self.suite.condition.wait_for(lambda: not context.is_active(), 5)
 
@@ -486,9 +491,15 @@ class _Services:
     # OrchestratorService
 
     def do_WatchStatus(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        yield orchestrator_service_pb2.WatchStatusResponse(status=self.do_GetStatus(request))
-        with self.suite.condition:
-            self.suite.condition.wait_for(lambda: not context.is_active(), 5)
+        before = None
+        while context.is_active():
+            with self.suite.condition:
+                status = self.do_GetStatus(request)
+            if status != before:
+                before = status
+                yield orchestrator_service_pb2.WatchStatusResponse(status=status)
+            with self.suite.condition:
+                self.suite.condition.wait(0.1)
 
     def do_GetStatus(self, _request: Any) -> Any:
         states = Counter(job.state for job in self.suite.jobs.values())
@@ -593,6 +604,15 @@ class _Services:
         start.low_s, start.median_s, start.high_s, start.made_s = 280.0, 400.0, 640.0, 99.5
         start.finished_count, start.came_in_ratio = 200, 0.83
         return orchestrator_service_pb2.ExplainWaitingResponse(explanation=told)
+
+    def do_GetClusterCapacity(self, _request: Any) -> Any:
+        answer = orchestrator_service_pb2.GetClusterCapacityResponse(cluster="default")
+        answer.gpu_models.add(
+            gpu_model="v100_sxm2", gpu_count=2, usable_gpu_count=2, free_gpu_count=1,
+            largest_free_cpu_cores=16, largest_free_memory_mib=131072,
+        )  # fmt: skip
+        answer.gpu_models.add(gpu_model="rtx_2080_ti", gpu_count=1, usable_gpu_count=1, free_gpu_count=0)
+        return answer
 
     def do_WatchDecisions(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         if self.suite.stands_by:

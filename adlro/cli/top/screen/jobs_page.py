@@ -95,7 +95,9 @@ class JobsPage(Page):
         if entry is None:
             return []
         columns = columns_for(width)
-        texts = row_text(cells_of(entry, self.top.moment, self.top.model.expected.get(job_id)), columns)
+        model = self.top.model
+        cells = cells_of(entry, self.top.moment, model.expected.get(job_id), model.starts.get(job_id))
+        texts = row_text(cells, columns)
         return [(text + " ", row_look(entry, column.head)) for text, column in zip(texts, columns, strict=True)]
 
     # The filter

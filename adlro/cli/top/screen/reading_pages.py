@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -113,7 +114,7 @@ class OneJobPage(LinesPage):
         """The lines."""
         known = self.known if self.known is not None else Explanation(self.job)
         if self.job is not known.job:
-            known = Explanation(self.job, known.decision, known.predictions, known.log, known.notes)
+            known = replace(known, job=self.job)
         clock = self.top.head.clock
         lines = explaining.explanation_lines(known, self.top.cells, self.top.moment, clock, width)
         if self.known is None:
@@ -122,15 +123,31 @@ class OneJobPage(LinesPage):
 
 
 class DecisionPage(LinesPage):
-    """One decision.
+    """One decision; the orchestrator is asked for what its summary lacks.
 
     Args:
-        decision: to show.
+        decision: to show, perhaps a summary.
     """
 
     def __init__(self, decision: Decision) -> None:
         super().__init__()
         self.decision = decision
+        self._note = ""
+
+    def on_mount(self) -> None:
+        """Asks for the candidates, once."""
+        super().on_mount()
+        if not self.decision.candidates:
+            self._note = "asking the orchestrator for its candidates ..."
+            self.run_worker(self._read())
+
+    async def _read(self) -> None:
+        try:
+            self.decision = await self.top.client.explain(decision_id=self.decision.decision_id)
+            self._note = ""
+        except AdlroError as error:
+            self._note = f"no candidates: {error.message}"
+        self.draw()
 
     def name_of_page(self) -> str:
         """For the first line."""
@@ -138,7 +155,8 @@ class DecisionPage(LinesPage):
 
     def content(self, width: int) -> list[Line]:
         """The lines."""
-        return explaining.decision_lines(self.decision, width)
+        lines = explaining.decision_lines(self.decision, width)
+        return [*lines, [], *wrapped(self._note, width, "dim")] if self._note else lines
 
 
 class HelpPage(LinesPage):
@@ -181,5 +199,6 @@ HELP_TEXT = (
     ("connecting", "no data yet, and no figures that could be taken for zeros"),
     ("live, stale", "fresh; or no word for some seconds"),
     ("away", "the service does not answer: the last data stay, with their age"),
-    ("refused", "your token's role may not read it; a submitter sees his own jobs"),
+    ("refused", "your token's role may not read it; a submitter sees his own jobs, when they are expected to start, and "
+     "what is free"),
 )  # fmt: skip

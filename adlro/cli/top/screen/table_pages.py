@@ -10,7 +10,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 
-from adlro.cli.top import feeds
+from adlro.cli.top import asking
 from adlro.cli.top.gpu_cells import GpuCell
 from adlro.cli.top.lines import Line, cut
 from adlro.cli.top.screen.drawn_lines import LineBlock, LineTable
@@ -56,7 +56,11 @@ class GpusPage(Page):
         top = self.top
         lines = [self.title_line("GPUs")]
         if not top.cells:
-            why = "your token shows only your own jobs" if top.head.own_jobs_only else "not known yet"
+            why = (
+                "your token shows only your own jobs; what is free stands on the first page"
+                if top.head.own_jobs_only
+                else "not known yet"
+            )
             lines.append([(f"GPUs: {why}", "warn")])
         self.query_one("#head", LineBlock).show(lines)
         self._cells = {each.gpu_id: each for each in top.cells}
@@ -74,7 +78,7 @@ class GpusPage(Page):
 
 
 class DecisionsPage(Page):
-    """Decisions as they are made. They are watched only while this page is open: each costs the orchestrator work."""
+    """Decisions as they are made. They are watched only while this page is open: they cost the orchestrator work."""
 
     HINTS: ClassVar[tuple[Hint, ...]] = (
         ("Enter", "candidates", "app.open"),
@@ -102,13 +106,11 @@ class DecisionsPage(Page):
         self.run_worker(self._watch())
 
     async def _watch(self) -> None:
-        history = _HISTORY
         while True:
             try:
-                async with aclosing(feeds.decisions(self.top.client, history)) as found:
+                async with aclosing(asking.decisions(self.top.client, _HISTORY)) as found:
                     self._problem = ""
                     async for decision in found:
-                        history = 0
                         self._decisions[decision.decision_id] = decision
                         while len(self._decisions) > _DECISIONS:
                             self._decisions.popitem(last=False)

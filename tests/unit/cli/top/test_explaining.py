@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adlro.cli.top.explaining import Explanation, alike, decision_lines, explanation_lines
-from adlro.cli.top.job_rows import Moment
+from adlro.cli.top.job_rows import Moment, StartForecast, start_text
 from adlro.cli.top.lines import plain, width_of
 from adlro.cli.top.model import TopModel
 from adlro.placement import NOWHERE, Placement
 from adlro.records.decisions import Candidate, Decision, DecisionBasis, MaskedCandidate, ShadowDecision
-from adlro.records.jobs import JobState
+from adlro.records.jobs import JobState, PendingReason
 from adlro.records.predictions import PredictionBasis, RuntimePrediction
+from adlro.records.waiting import ExpectedStart, GpuObstacle, WaitingChange, WaitingChangeKind, WaitingExplanation
 from tests.unit.cli.top.records import description, gpu_state, running, snapshot, spec, status, waiting
 
 NOW = Moment(100.0, 0.0)
@@ -42,6 +43,20 @@ def prediction(model: str = "v100_sxm2") -> RuntimePrediction:
     return RuntimePrediction(model, 40.0, 20.0, 70.0, 0.8, PredictionBasis.JOB_TYPE, 0.1)
 
 
+def explained(**fields: object) -> WaitingExplanation:
+    given_fields = {
+        "job_id": "job-1",
+        "time_s": 100.0,
+        "reason": PendingReason.RESOURCES,
+        "sentence": "waits for a GPU",
+        "queue_place": 37,
+        "queue_length": 640,
+        "obstacles": {GpuObstacle.BUSY: 15, GpuObstacle.NODE_FULL: 1},
+        "expected_start": ExpectedStart(280.0, 400.0, 640.0, 99.5, 200, 0.83),
+    }
+    return WaitingExplanation(**{**given_fields, **fields})  # type: ignore[arg-type]
+
+
 def text_of(known: Explanation, width: int = 120, model: TopModel | None = None) -> str:
     cells = model.cells() if model is not None else []
     return "\n".join(plain(line) for line in explanation_lines(known, cells, NOW, None, width))
@@ -65,7 +80,9 @@ def test_reasons_of_many_gpus_are_counted_together(reason: str, told: str) -> No
 def test_a_waiting_job() -> None:
     masked = [MaskedCandidate(f"v-{n}", "v100", f"busy with job-{n} for about {n} s") for n in range(900)]
     masked += [MaskedCandidate("t-1", "rtx", "needs 12000 MiB"), MaskedCandidate("t-2", "rtx", "its node is drained")]
-    text = text_of(Explanation(waiting(1, message="waits for a GPU"), decision(masked=tuple(masked)), (prediction(),)))
+    text = text_of(
+        Explanation(waiting(1, message="waits for a GPU"), decision(masked=tuple(masked)), predictions=(prediction(),))
+    )
     assert "waits 1m 30s" not in text  # 90 s
     assert "waits 90.0 s" in text
     assert "900 GPUs: busy with a job" in text
@@ -73,6 +90,36 @@ def test_a_waiting_job() -> None:
     assert text.count("waits for a GPU") == 1  # the summary has the message
     assert "20.0 s to 70.0 s (80 %)" in text
     assert "Candidates" not in text
+
+
+def test_when_a_waiting_job_is_expected_to_start() -> None:
+    change = WaitingChange(WaitingChangeKind.CPU_CORES, 4, (), 1, "ask for 4 cores: 1 GPU fits now")
+    text = text_of(Explanation(waiting(1, message="waits for a GPU"), waiting=explained(changes=(change,))), width=160)
+    assert "expected     in 3m 0s to 9m 0s, most likely" in text
+    assert "(83% of the last 200 such forecasts came in)" in text
+    assert "37 of 640 by submission" in text
+    assert "15 busy" in text
+    assert "1 idle, and their nodes lack cores or memory" in text
+    assert "you could    ask for 4 cores: 1 GPU fits now" in text
+    assert text.count("waits for a GPU") == 1
+    none = explained(expected_start=None, no_expected_start="the cluster is paused")
+    assert "not known: the cluster is paused" in text_of(Explanation(waiting(1), waiting=none))
+
+
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "told"),
+    [
+        (100.0, 100.4, "in 0s"),
+        (108.0, 220.0, "in 8s-2m"),
+        (820.0, 12_100.0, "in 12m-3h20"),
+        (20_100.0, 90_100.0, "5h33-25h00"),
+    ],
+)
+def test_expected_starts_fit_their_column(low_s: float, high_s: float, told: str) -> None:
+    forecast = StartForecast(low_s, low_s, high_s, 100.0)
+    assert start_text(forecast, NOW) == told
+    assert start_text(forecast, Moment(None, 0.0)) == told  # a submitter does not know the cluster's time
+    assert len(told) <= 11
 
 
 def test_more_reasons_than_fit_are_counted() -> None:
@@ -88,13 +135,13 @@ def test_a_running_job_with_its_gpu() -> None:
     model.take_description(description(), 0.0)
     model.take_status(status(), 0.0)
     model.take_gpus(gpu_state([0.0, 0.75, 0.0, 0.0, 0.0, 0.0]))
-    text = text_of(Explanation(job, None, (prediction(),), "epoch 1\nloss \x1b[2J\n"), model=model)
+    text = text_of(Explanation(job, None, None, (prediction(),), "epoch 1\nloss \x1b[2J\n"), model=model)
     assert "runs 40.0 s" in text
     assert "after 50.0 s" in text
     assert "100 % of the expected 40.0 s (20.0 s to 70.0 s)" in text
     assert "volta-0/1 v100_sxm2  busy ▇ 75 %" in text
     assert "loss \\x1b[2J" in text
-    late = text_of(Explanation(replace(job, start_s=1.0), None, (prediction(),)), model=model)
+    late = text_of(Explanation(replace(job, start_s=1.0), predictions=(prediction(),)), model=model)
     assert "longer than 80 % of jobs like it" in late
 
 
@@ -131,7 +178,8 @@ def test_a_decision_with_its_candidates_and_its_shadow() -> None:
 @given(st.integers(30, 160), st.text(max_size=60), st.text(max_size=300))
 def test_hostile_texts_stay_within_the_screen(width: int, name: str, message: str) -> None:
     job = waiting(1, spec=spec(name, name, application=name, labels={name: name}), message=message)
-    known = Explanation(job, decision(summary=message, basis_text=message), (), message, (message,))
+    told = explained(sentence=message, changes=(WaitingChange(WaitingChangeKind.CPU_CORES, 4, (), 1, message),))
+    known = Explanation(job, decision(summary=message, basis_text=message), told, (), message, (message,))
     for line in explanation_lines(known, [], NOW, None, width)[1:]:
         assert width_of(line) <= max(width, 30)
         assert not set(plain(line)) & {"\x1b", "\n", "\r", "\u202e"}

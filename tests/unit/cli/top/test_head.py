@@ -10,10 +10,12 @@ from adlro.cli.top.feed_states import Feed
 from adlro.cli.top.head import Head, decider, head_lines, head_of
 from adlro.cli.top.lines import cut, fitted, flow, plain, width_of, wrapped
 from adlro.cli.top.model import TopModel
+from adlro.records.capacity import ClusterCapacity, GpuModelCapacity
 from adlro.records.decisions import DecisionBasis
+from adlro.records.identity import Identity, Role
 from adlro.records.jobs import PendingReason
 from adlro.records.matrices import GpuDrift
-from adlro.records.status import ShadowStatus
+from adlro.records.status import EventLag, GpuModelFigures, ShadowStatus
 from tests.unit.cli.top.records import description, gpu_state, running, snapshot, status, waiting
 
 
@@ -66,7 +68,7 @@ def test_who_truly_decides(deciding: str, basis: DecisionBasis | None, told: tup
 def test_what_needs_somebody_is_said_in_words() -> None:
     model = model_of(
         running(1),
-        cluster_revision=100,
+        event_lag=EventLag(412, 3.0, 512),
         problem="Redis does not answer",
         policy_problem="dqn has no checkpoint",
         drained_node_ids=("turing-0",),
@@ -74,19 +76,39 @@ def test_what_needs_somebody_is_said_in_words() -> None:
         deciding_policy="hold_gang",
         deciding_basis=DecisionBasis.MISSING,
     )
-    model.take_description(description(revision=512, lost_gpu_ids=("volta-0/3",)), 1.0)
-    model.take_status(model.status, 1.0)  # type: ignore[arg-type]
+    model.take_description(description(lost_gpu_ids=("volta-0/3",)), 1.0)
     found = head_of(model, 2.0, 0.0, 5.0).problems
     assert found == (
         "Redis does not answer",
         "dqn has no checkpoint",
         'node turing-0 is drained: "fan"',
-        "the orchestrator is 412 events behind the cluster",
+        "the orchestrator is 412 events behind the cluster, the oldest of 3.0 s ago",
         "1 GPU is lost: volta-0/3",
     )
     text = text_of(model)
     assert "decided by hold_gang for dqn: its checkpoint is missing" in text
     assert "(and 2 more)" in text
+    assert "events behind 412 for 3.0 s" in text
+
+
+def test_events_that_are_on_their_way_are_no_problem() -> None:
+    model = model_of(running(1), event_lag=EventLag(40, 0.3, 512))
+    assert head_of(model, 2.0, 0.0, 5.0).problems == ()
+    assert "events behind 40 for 0.3 s" in text_of(model)
+    assert "events behind" not in text_of(model_of(running(1), event_lag=EventLag(0, 0.0, 512)))
+
+
+def test_until_jobs_and_cluster_are_known_the_orchestrators_figures_stand_there() -> None:
+    model = TopModel()
+    figures = (GpuModelFigures("v100_sxm2", 4, 4, 3, 0, 0, 3), GpuModelFigures("rtx_2080_ti", 2, 1, 0, 1, 0, 0))
+    waits = {PendingReason.RESOURCES: 2, PendingReason.NO_FITTING_GPU: 1}
+    model.take_status(status(queue_length=3, running_count=3, waiting_by_reason=waits, gpu_models=figures), 1.0)
+    text = text_of(model)
+    assert "3/6 GPUs" in text
+    assert "running 3   waiting 3: 2 resources, 1 no fitting gpu" in text
+    model.take_status(status(queue_length=3, running_count=3), 1.0)  # of an earlier release
+    assert "waiting" not in text_of(model)
+    assert "GPUs" not in text_of(model)
 
 
 def test_slow_gpus_are_told_beside_the_number_that_chance_gives() -> None:
@@ -124,6 +146,11 @@ def test_a_submitter_sees_why_other_things_are_missing() -> None:
     assert "your jobs: running 1   waiting 1" in text
     assert "GPUs" not in text
     assert "!" not in text
+    free = (GpuModelCapacity("v100_sxm2", 4, 3, 2, 16, 65536), GpuModelCapacity("rtx_2080_ti", 2, 2, 0, 0, 0))
+    model.take_capacity(ClusterCapacity("lab", free), Identity("ada", (Role.SUBMITTER,), tokens_needed=True))
+    text = text_of(model)
+    assert "your own jobs only: ada has the role submitter" in text
+    assert "free GPUs: v100_sxm2 2/3 (nodes with up to 16 cores, 64.0 GiB)   rtx_2080_ti 0/2" in text
 
 
 @given(st.integers(20, 200), st.text(max_size=60), st.text(max_size=200))

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from adlro.cli.top.feed_states import Feed, FeedState
 from adlro.cli.top.gpu_cells import GpuMode
-from adlro.cli.top.job_rows import Expected, JobSearch, RowOrder, ordered
+from adlro.cli.top.job_rows import Expected, JobSearch, RowOrder, StartForecast, ordered
 from adlro.cli.top.model import TopModel
 from adlro.errors import Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import Job, JobState, PendingReason
+from adlro.records.status import EventLag
 from tests.unit.cli.top.records import (
     CLUSTER,
     change,
@@ -177,21 +178,24 @@ def test_the_time_of_a_cluster_that_is_silent_stands_still() -> None:
     assert model.moment(10_000.0, 0.0).cluster_s == 70.0
 
 
-def test_event_lag_is_what_an_older_description_has_more() -> None:
+def test_event_lag_is_what_the_orchestrator_says() -> None:
     model = TopModel()
     seen = [model.event_lag]
-    model.take_description(description(revision=7691), 0.0)
-    seen.append(model.event_lag)  # the orchestrator has said nothing yet
-    for number, told in enumerate(
-        (
-            status(cluster_revision=4956),
-            status(cluster_revision=8000),
-            status(cluster_revision=5, cluster_incarnation="another"),
-        )
-    ):
-        model.take_status(told, float(number))
+    for told in (status(), status(event_lag=EventLag(12, 3.5, 7691))):
+        model.take_status(told, 0.0)
         seen.append(model.event_lag)
-    assert seen == [None, None, 2735, 0, None]
+    assert seen == [None, None, EventLag(12, 3.5, 7691)]
+
+
+def test_a_forecast_goes_with_its_jobs_wait() -> None:
+    model = taken(*snapshot(waiting(1), waiting(2, 2), waiting(3, 3), revision=3))
+    forecast = StartForecast(100.0, 200.0, 400.0, 60.0)
+    model.take_starts(dict.fromkeys(("job-1", "job-2", "job-3", "job-9"), forecast))
+    assert set(model.starts) == {"job-1", "job-2", "job-3"}
+    model.take_job(change(running(1, 4)))
+    model.take_job(change(ended(2, 5)))
+    assert set(model.starts) == {"job-3"}
+    assert model.waiting_of(["job-1", "job-3", "job-9"]) == ["job-3"]
 
 
 def test_a_source_without_a_word_grows_stale_and_an_error_keeps_the_age_of_the_data() -> None:

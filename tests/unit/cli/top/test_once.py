@@ -14,6 +14,7 @@ from adlro.cli import extras
 from adlro.cli.app import app
 from adlro.errors import PermissionDenied, Unavailable
 from adlro.records.jobs import JobSpec, JobType
+from adlro.v1.orchestrator_service_pb2 import EventLag
 from tests.unit.client.fake_suite import FakeSuite
 
 Run = Callable[..., Any]
@@ -58,6 +59,7 @@ def test_one_document(suite: FakeSuite, top: Run) -> None:
     suite.add(spec("second", "bob"))
     suite.start("job-2")
     suite.change("job-2", gpu_model="v100_sxm2")
+    suite.event_lag = EventLag(unapplied_count=3, oldest_unapplied_s=0.25, newest_revision=9)
     result = top("--once", "-o", "json")
     assert (result.exit_code, result.stderr) == (0, "")
     found = json.loads(result.stdout)
@@ -69,7 +71,8 @@ def test_one_document(suite: FakeSuite, top: Run) -> None:
     assert [each["job_id"] for each in found["jobs"]] == ["job-1", "job-2"]
     assert found["jobs"][0]["pending_reason"] == "resources"
     assert found["jobs"][1]["expected_runtime_s"] == 10.0
-    assert found["event_lag"] is None  # the fake does not say which run of the cluster it knows
+    assert (found["event_lag"], found["event_lag_s"]) == (3, 0.25)
+    assert (found["capacity"], found["jobs"][0]["start_in_low_s"]) == (None, None)  # for submitters
 
 
 def test_filter_sort_and_limit(suite: FakeSuite, top: Run) -> None:
@@ -104,6 +107,13 @@ def test_a_submitter_sees_his_jobs_and_why_nothing_else(suite: FakeSuite, top: R
         "age_s": None,
     }
     assert (found["gpus"], found["allocated"], len(found["jobs"])) == ([], None, 1)
+    assert (found["user"], found["roles"]) == ("ada", ["submitter", "reader"])
+    assert [(each["gpu_model"], each["free_gpu_count"]) for each in found["capacity"]] == [
+        ("v100_sxm2", 1),
+        ("rtx_2080_ti", 0),
+    ]
+    (job,) = found["jobs"]
+    assert (job["start_in_low_s"], job["start_in_high_s"]) == (180.0, 540.0)
 
 
 def test_where_nothing_runs_it_says_what_to_do() -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import grpc
+import numpy as np
 import pytest
 from textual.pilot import Pilot
 
@@ -21,7 +22,12 @@ from adlro.cli.top.screen.drawn_lines import LineBlock, LineTable
 from adlro.client import AsyncClient, health
 from adlro.errors import PermissionDenied
 from adlro.records.jobs import JobSpec, JobState, JobType
-from tests.unit.client.fake_suite import FakeSuite
+from adlro.records.matrices import DriftSummary, GpuDrift
+from adlro.records.telemetry import Metric
+from adlro.v1.decompose_service_pb2 import CLUSTER_STATE_VIEW_PLANES
+from adlro.v1.orchestrator_service_pb2 import EventLag
+from adlro.wire import PlanesNow
+from tests.unit.client.fake_suite import CLUSTER, FakeSuite
 
 SIZES = [(80, 24), (200, 60)]
 HOSTILE = "[red]\x1b[31m[@click=app.quit]out\u202e\n[/]"
@@ -202,7 +208,11 @@ async def test_enter_explains_a_waiting_job(suite: FakeSuite) -> None:
         text = screen_text(app)
         assert "Why it waits" in text
         assert "resources" in text
-        assert "turing-0/0: busy with job-12 for about 8 s" in text
+        assert "15 busy" in text
+        assert "in 3m 0s to 9m 0s" in text  # as told at 100 s: 280 s to 640 s
+        assert "(83% of the last 200 such forecasts came in)" in text
+        assert "ask for 4 cores: 1 GPU fits now" in text
+        assert suite.calls["ExplainDecision"] == 0
         assert "Esc back" in text
         await pilot.press("escape")
         assert app.screen is app.jobs_page
@@ -325,16 +335,16 @@ async def test_no_colour_where_none_is_wanted(suite: FakeSuite, monkeypatch: pyt
                 assert style is None or (style.bgcolor is None or style.bgcolor.is_default), segment
 
 
-async def test_a_service_that_goes_and_comes_back(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_that_goes_and_comes_back(suite: FakeSuite) -> None:
     suite.add(spec())
-    monkeypatch.setattr(feeds, "_STATUS_EVERY_S", 0.1)
     async with shown(suite) as (app, _):
         await until(lambda: "live" in screen_text(app))
-        suite.fail("GetStatus", *[grpc.StatusCode.UNAVAILABLE] * 200)
+        suite.fail("WatchStatus", *[grpc.StatusCode.UNAVAILABLE] * 200)
+        suite.break_streams()
         await until(lambda: "decider away" in screen_text(app))
         await until(lambda: "! decider:" in screen_text(app))
         assert "decided by sjf" in screen_text(app)  # the last data stay
-        suite.failures["GetStatus"].clear()
+        suite.failures["WatchStatus"].clear()
         await until(lambda: "decider away" not in screen_text(app))
 
 
@@ -353,17 +363,76 @@ async def test_a_watch_that_breaks_goes_on_where_it_was(suite: FakeSuite) -> Non
 async def test_a_submitter_gets_his_own_jobs_and_sees_why(suite: FakeSuite) -> None:
     suite.add(spec())
     told = PermissionDenied("ada is submitter; it needs the role reader", reason="ROLE_MISSING")
-    for method in ("GetStatus", "DescribeCluster", "WatchClusterState", "ExplainDecision", "PredictRuntime"):
+    for method in ("WatchStatus", "DescribeCluster", "WatchClusterState", "ExplainDecision", "PredictRuntime"):
         suite.fail(method, *[told] * 100)
     async with shown(suite) as (app, pilot):
         await until(lambda: app.model.own_jobs_only)
-        await until(lambda: "your own jobs only: ada is submitter" in screen_text(app))
+        await until(lambda: "your own jobs only: ada has the roles submitter and reader" in screen_text(app))
+        await until_shown(app, "free GPUs: v100_sxm2 1/2 (nodes with up to 16 cores, 128.0 GiB)   rtx_2080_ti 0/1")
+        await until_shown(app, "in 3m-9m")  # of the job, as told at 100 s
         assert "your jobs: running 0   waiting 1" in screen_text(app)
+        assert "!" not in screen_text(app)
         await pilot.press("g")
         await until(lambda: "GPUs: your token shows only your own jobs" in screen_text(app))
         await pilot.press("escape", "enter")
-        await until(lambda: "no decision: ada is submitter" in screen_text(app))
+        await until(lambda: "in 3m 0s to 9m 0s" in screen_text(app))
         assert "resources" in screen_text(app)
+
+
+async def test_a_submitter_of_a_suite_of_an_earlier_release_is_told_which_service_is_too_old(suite: FakeSuite) -> None:
+    suite.add(spec())
+    told = PermissionDenied("ada is submitter; it needs the role reader", reason="ROLE_MISSING")
+    for method in ("WatchStatus", "DescribeCluster", "WatchClusterState"):
+        suite.fail(method, *[told] * 100)
+    suite.fail("GetClusterCapacity", *[grpc.StatusCode.UNIMPLEMENTED] * 100)
+    async with shown(suite, (200, 60)) as (app, _):
+        await until_shown(app, "the orchestrator is of an earlier release than this command")
+        assert "your own jobs only: ada is submitter" in screen_text(app)
+
+
+async def test_a_suite_of_an_earlier_release_is_asked_as_before(suite: FakeSuite) -> None:
+    suite.add(spec())
+    suite.start("job-1")
+    suite.add(spec())
+    for method in ("WatchStatus", "ListDecisions", "ExplainWaiting"):
+        suite.fail(method, *[grpc.StatusCode.UNIMPLEMENTED] * 100)
+    async with shown(suite) as (app, pilot):
+        await until_shown(app, "decided by sjf")
+        await until(lambda: bool(app.cells) and bool(app.cells[0].ratios))  # the fake's matrix has no short form
+        assert suite.calls["GetStatus"] >= 1
+        await pilot.press("enter")
+        await until_shown(app, "turing-0/0: busy with job-12 for about 8 s")
+        await until_shown(app, "no expected start: the orchestrator is of an earlier release")
+        await pilot.press("escape", "d")
+        await until_shown(app, "d-1")
+
+
+async def test_gpus_are_read_in_short_and_shown_in_their_units(suite: FakeSuite) -> None:
+    ratio = np.array([0.5, 0.25, np.nan], np.float32)
+    gpus = tuple((gpu.gpu_id, node.node_id, gpu.gpu_model) for node, gpu in CLUSTER.gpus())
+    planes = {Metric.UTILIZATION: ratio, Metric.POWER: ratio, Metric.MEMORY_USED: ratio}
+    suite.planes = PlanesNow("default", 3, 5.0, gpus, planes, {}, {0: GpuDrift(0.5, False, 0.9, 7)}, DriftSummary())
+    suite.add(spec())
+    async with shown(suite) as (app, pilot):
+        await until(lambda: bool(app.cells) and bool(app.cells[0].raw))
+        assert [each.view for each in suite.state_requests] == [CLUSTER_STATE_VIEW_PLANES]
+        first, second, third = app.cells
+        assert first.raw[Metric.POWER] == pytest.approx(150.0, abs=1.2)  # of 300 W
+        assert second.raw[Metric.MEMORY_USED] == pytest.approx(16160 / 4, abs=64)
+        assert (third.raw, third.ratios) == ({}, {})
+        assert first.drift.job_count == 7
+        await pilot.press("g")
+        await until_shown(app, "150 W")
+
+
+async def test_the_orchestrators_lag_is_told(suite: FakeSuite) -> None:
+    suite.add(spec())
+    suite.event_lag = EventLag(unapplied_count=412, oldest_unapplied_s=0.4, newest_revision=512)
+    async with shown(suite) as (app, _):
+        await until_shown(app, "events behind 412 for 0.4 s")
+        assert "!" not in screen_text(app)
+        suite.event_lag = EventLag(unapplied_count=500, oldest_unapplied_s=3.0, newest_revision=600)
+        await until_shown(app, "! the orchestrator is 500 events behind the cluster, the oldest of 3.0 s ago")
 
 
 @pytest.mark.parametrize(("key", "code"), [("q", 0), ("ctrl+c", 130)])
