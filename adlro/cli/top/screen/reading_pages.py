@@ -199,6 +199,6 @@ HELP_TEXT = (
     ("connecting", "no data yet, and no figures that could be taken for zeros"),
     ("live, stale", "fresh; or no word for some seconds"),
     ("away", "the service does not answer: the last data stay, with their age"),
-    ("refused", "your token's role may not read it; a submitter sees his own jobs, when they are expected to start, and "
-     "what is free"),
+    ("refused", "your token's role may not read it; a submitter sees his own jobs, when they are expected to "
+     "start, and what is free"),
 )  # fmt: skip
