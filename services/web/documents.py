@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adlro.records.decisions import Decision
+from adlro.records.decisions import BaseChoice, Decision
 from adlro.records.jobs import Job, JobAttempt, JobState, JobType, PendingReason
 from adlro.records.payloads import ExitStatus
 from adlro.records.predictions import RuntimePrediction
@@ -127,7 +127,18 @@ def decision_row(decision: Decision) -> dict[str, Any]:
             "gpu": shadow.placement.gpu_id or None,
             "agrees": shadow.agrees,
         },
-        "base": None,
+        "base": None if decision.base_choice is None else _base(decision, decision.base_choice),
+        "needed_margin": number(decision.margin),
+    }
+
+
+def _base(decision: Decision, base: BaseChoice) -> dict[str, Any]:
+    """What the policy's base would have done; neither job nor GPU: a hold."""
+    return {
+        "job": base.job_id or None,
+        "gpu": base.gpu_id or None,
+        "score": number(base.score),
+        "agrees": base.job_id == decision.job_id and base.placement == decision.placement,
     }
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from adlro.errors import NotFound
-from adlro.placement import Placement
-from adlro.records.decisions import Candidate, MaskedCandidate
+from adlro.placement import NOWHERE, Placement
+from adlro.records.decisions import BaseChoice, Candidate, MaskedCandidate
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, Preemptible
 from adlro.records.payloads import Container, Payload, process_payload
 from adlro.services.web import folders
@@ -19,7 +19,7 @@ from adlro.services.web.actions import job_spec
 from adlro.services.web.api import _whole_characters
 from adlro.services.web.assets import FOLDER, Assets
 from adlro.services.web.command_line import command_line
-from adlro.services.web.documents import decision_document, job_document, outcome_name
+from adlro.services.web.documents import decision_document, decision_row, job_document, outcome_name
 from adlro.services.web.gantt import gantt_answer
 from adlro.services.web.viewers import EVERYBODY
 from tests.unit.web.world import ANN, GPU_IDS, decision, ended, job, known, running
@@ -93,6 +93,16 @@ def test_a_decision_has_its_best_candidates_and_the_masked_by_reason():
         {"reason": "busy", "gpu_count": 9, "example_gpu_ids": ["g0", "g1", "g2", "g3"]},
         {"reason": "too small", "gpu_count": 1, "example_gpu_ids": ["turing"]},
     ]
+
+
+def test_a_decision_tells_what_its_base_would_have_done():
+    assert decision_row(decision(1))["base"] is None
+    same = BaseChoice("job-2", Placement.on("volta-0/0"), 0.25)
+    row = decision_row(replace(decision(1), base_choice=same, margin=0.1))
+    assert row["base"] == {"job": "job-2", "gpu": "volta-0/0", "score": 0.25, "agrees": True}
+    assert row["needed_margin"] == 0.1
+    held = decision_row(replace(decision(1), base_choice=BaseChoice("", NOWHERE)))
+    assert held["base"] == {"job": None, "gpu": None, "score": None, "agrees": False}
 
 
 def test_the_past_is_bars_or_occupancy_and_a_submitters_is_his_own():

@@ -28,6 +28,13 @@ function agreement(shadow) {
   return html`<span class="differs"><span aria-hidden="true">≠</span> ${shadow.job ? html`<a href=${jobPath(shadow.job)}>${shadow.job}</a> on ${shadow.gpu}` : "hold"}</span>`;
 }
 
+/** What the policy's base would have done. @param {any} row */
+function ofBase(row) {
+  if (!row.base) return html`<span class="quiet">${DASH}</span>`;
+  if (row.base.agrees) return html`<span class="quiet"><span aria-hidden="true">=</span> the same</span>`;
+  return row.base.job ? html`<a href=${jobPath(row.base.job)}>${row.base.job}</a> on ${row.base.gpu}` : "hold";
+}
+
 /** Groups of compared decisions: how many, and in how many the shadow differs. @param {any[]} rows @param {(row: any) => string} group */
 function differing(rows, group) {
   /** @type {Map<string, {seen: number, differ: number}>} */
@@ -82,14 +89,14 @@ function List({ query }) {
           ? html`<${Empty}>No decision fits the filter.<//>`
           : html`<${Scroll} label="Decisions"><table>
               <thead><tr><th scope="col">Decision</th><th scope="col" class="number">Time</th><th scope="col" class="number c-mid">Waiting</th><th scope="col">Job</th><th scope="col">Placed on</th>
-                <th scope="col" class="number c-mid">Score</th><th scope="col" class="number c-mid">Margin</th><th scope="col" class="c-mid">Because</th><th scope="col">Shadow</th><th scope="col" class="number c-mid">Took</th></tr></thead>
+                <th scope="col" class="c-mid">Its base</th><th scope="col" class="c-mid">Because</th><th scope="col">Shadow</th><th scope="col" class="number c-mid">Took</th></tr></thead>
               <tbody>${rows.map((/** @type {any} */ row) => html`<tr key=${row.id}>
                 <th scope="row"><a href=${decisionPath(row.id)}>${row.id}</a></th>
                 <td class="number num">${clusterTime(row.time_s)}</td>
                 <td class="number num c-mid">${count(row.queue_length)}</td>
                 <td>${row.job ? html`<a href=${jobPath(row.job)}>${row.job}</a>` : DASH}</td>
                 <td>${place(row)}</td>
-                <td class="number num c-mid">${score(row.score)}</td><td class="number num c-mid">${score(row.margin)}</td>
+                <td class="c-mid">${ofBase(row)}</td>
                 <td class="c-mid" title=${row.basis_text}>${row.basis === "policy" ? html`<span class="quiet">${row.deciding_policy}</span>` : basis(row.basis)}</td>
                 <td>${agreement(row.shadow)}</td>
                 <td class="number num c-mid">${typeof row.decision_us === "number" ? duration(row.decision_us / 1e6) : DASH}</td></tr>`)}</tbody></table><//>`}
