@@ -24,12 +24,10 @@ from adlro.errors import (
     NotFound,
     PermissionDenied,
     Unauthenticated,
-    Unavailable,
 )
-from adlro.services.web import actions, api, folders, protection
+from adlro.services.web import actions, api, decisions, folders, protection
 from adlro.services.web.answers import broken, error_answer, file_answer, json_answer, not_allowed, not_found
 from adlro.services.web.assets import Assets
-from adlro.services.web.gantt import MAX_BARS, gantt_answer
 from adlro.services.web.gate import Protected
 from adlro.services.web.live import LiveSockets
 from adlro.services.web.picture import Picture
@@ -89,6 +87,7 @@ def make_app(parts: Parts) -> ASGIApp:
             Route("/api/jobs/{id}", routes.job),
             Route("/api/jobs/{id}/logs", routes.logs),
             Route("/api/gpus/{id:path}", routes.gpu),
+            Route("/api/decisions", routes.decisions),
             Route("/api/decisions/{id}", routes.decision),
             Route("/api/gantt", routes.gantt),
             Route("/api/policies", routes.policies),
@@ -225,7 +224,13 @@ class _Routes:
     async def decision(self, request: Request) -> Response:
         """One decision."""
         _, session = self._reader(request)
-        return json_answer(await api.decision_answer(self._parts.clients.of(session), request.path_params["id"]))
+        client = self._parts.clients.of(session)
+        return json_answer(await decisions.decision_answer(client, request.path_params["id"]))
+
+    async def decisions(self, request: Request) -> Response:
+        """Decisions of a time."""
+        _, session = self._reader(request)
+        return json_answer(await decisions.decisions_answer(self._parts.clients.of(session), request.query_params))
 
     async def policies(self, request: Request) -> Response:
         """The policies."""
@@ -234,24 +239,15 @@ class _Routes:
 
     async def capacity(self, request: Request) -> Response:
         """The GPUs by model, and what fits."""
-        viewer, session = self._viewer(request)
-        client = self._parts.clients.of(session)
-        return json_answer(await api.capacity_answer(client, viewer, self._parts.picture, request.query_params))
+        _, session = self._viewer(request)
+        client, query = self._parts.clients.of(session), request.query_params
+        return json_answer(await api.capacity_answer(client, query, query.getlist("gpu_model")))
 
     async def gantt(self, request: Request) -> Response:
         """What ran where."""
-        viewer, _ = self._viewer(request)
-        query, picture = request.query_params, self._parts.picture
-        if not picture.jobs_complete or picture.cluster is None:
-            raise Unavailable("the services have not said yet what runs; try again in a moment")
-        now_s = picture.time_s(time.time()) or 0.0
-        to_s = api.real(query, "to", now_s, 0.0, 1e15)
-        from_s = api.real(query, "from", max(to_s - 3600.0, 0.0), 0.0, 1e15)
-        if from_s >= to_s:
-            raise InvalidInput("from: must be before to", field="from")
-        gpu_ids = [each for each in query.get("gpus", "").split(",") if each]
-        max_bars = api.whole(query, "max_bars", MAX_BARS, 0, MAX_BARS)
-        return json_answer(gantt_answer(picture, viewer, from_s, to_s, now_s, max_bars, frozenset(gpu_ids)))
+        viewer, session = self._viewer(request)
+        client = self._parts.clients.of(session)
+        return json_answer(await api.gantt_answer(client, viewer, self._parts.picture, request.query_params))
 
     async def runs(self, request: Request) -> Response:
         """The trainings."""

@@ -67,6 +67,15 @@ class Layout:
         )
 
 
+def readings_of(newest: TelemetryBlock) -> dict[str, dict[Metric, float]]:
+    """The newest raw values of each GPU of a block."""
+    columns = {metric: column.raw[-1] for metric, column in newest.columns.items() if len(column.raw)}
+    return {
+        gpu_id: {metric: float(values[at]) for metric, values in columns.items()}
+        for at, gpu_id in enumerate(newest.gpu_ids)
+    }
+
+
 class Picture:
     """The services' state as the page knows it.
 
@@ -178,10 +187,7 @@ class Picture:
 
     def take_readings(self, newest: TelemetryBlock) -> None:
         """The newest raw values of some GPUs."""
-        self.readings = {
-            gpu_id: {metric: float(column.raw[-1, at]) for metric, column in newest.columns.items() if len(column.raw)}
-            for at, gpu_id in enumerate(newest.gpu_ids)
-        }
+        self.readings = readings_of(newest)
         self.version["readings"] += 1
 
     def take_details(self, asked: Collection[str], found: Iterable[Job]) -> None:

@@ -188,7 +188,7 @@ def gpu_document(gpu_id: str, picture: Picture) -> dict[str, Any] | None:
             "max_temperature_c": gpu.spec.max_temperature_c,
             "memory_bandwidth_gb_per_s": gpu.spec.memory_bandwidth_gb_per_s,
         },
-        "values": {name: _value(picture, gpu_id, metric) for metric, name in VALUES.items()},
+        "values": values_of(picture.readings.get(gpu_id, {})),
     }
 
 
@@ -201,9 +201,10 @@ VALUES: Final = {
 """The metrics of a GPU with raw values, by their names for the page; units as the services store them."""
 
 
-def _value(picture: Picture, gpu_id: str, metric: Metric) -> float | None:
-    value = picture.readings.get(gpu_id, {}).get(metric)
-    return round(value, 4) if value is not None and math.isfinite(value) else None
+def values_of(readings: Mapping[Metric, float]) -> dict[str, float | None]:
+    """The newest raw values of a GPU by their names for the page."""
+    found = {name: readings.get(metric, math.nan) for metric, name in VALUES.items()}
+    return {name: round(value, 4) if math.isfinite(value) else None for name, value in found.items()}
 
 
 def _job(topic: Topic, viewer: Viewer, picture: Picture) -> dict[str, Any] | None:
