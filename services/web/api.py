@@ -6,6 +6,7 @@ So the services decide what he gets: a part that they refuse him is left out of 
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from adlro.records.decisions import Decision
 from adlro.records.jobs import Job, JobState
 from adlro.records.matrices import Telemetry, TelemetryBlock
 from adlro.records.payloads import LogStream
+from adlro.services.web import folders
 from adlro.services.web.decisions import differing_attempts
 from adlro.services.web.documents import (
     decided_prediction,
@@ -64,11 +66,15 @@ class UserClients:
         """The client of a login; None: of everybody."""
         key = "" if session is None else session.session_id
         if key not in self._clients:
-            credentials = self._credentials if session is None else replace(self._credentials, token=session.token)
-            self._clients[key] = AsyncClient(
-                endpoints=self._endpoints, credentials=credentials, timeout_s=_TIMEOUT_S, patience_s=_PATIENCE_S
-            )
+            self._clients[key] = self.with_token(self._credentials.token if session is None else session.token)
         return self._clients[key]
+
+    def with_token(self, token: str) -> AsyncClient:
+        """A client of somebody who has a token; its owner closes it."""
+        credentials = replace(self._credentials, token=token)
+        return AsyncClient(
+            endpoints=self._endpoints, credentials=credentials, timeout_s=_TIMEOUT_S, patience_s=_PATIENCE_S
+        )
 
     async def close_others(self, sessions: Mapping[str, Session]) -> None:
         """Closes the clients of logins that have ended."""
@@ -262,10 +268,17 @@ def _thinned(values: list[float], step: int) -> list[float | None]:
     return found
 
 
-async def policies_answer(client: AsyncClient) -> dict[str, Any]:
-    """The policies, who decides, and how often the shadow agreed."""
+async def policies_answer(client: AsyncClient, reports_dir: str) -> dict[str, Any]:
+    """The policies, who decides, how often the shadow agreed, and what it would have gained.
+
+    Args:
+        client: the user's.
+        reports_dir: the folder with comparisons; empty: none.
+    """
     policies, status = await asyncio.gather(client.policies(), client.status())
     shadow = status.shadow
+    other = "" if shadow is None else shadow.policy
+    paired = await asyncio.to_thread(folders.comparison, reports_dir, status.policy, other)
     return {
         "policies": [
             {
@@ -291,8 +304,15 @@ async def policies_answer(client: AsyncClient) -> dict[str, Any]:
         },
         "decisions_by_basis": {basis.value: count for basis, count in status.decisions_by_basis.items()},
         "fallbacks": {basis.value: count for basis, count in status.fallbacks.items()},
-        "paired_replay": None,
+        "paired_replay": paired,
+        "paired_command": None if paired is not None else _comparing(other, reports_dir),
     }
+
+
+def _comparing(other: str, reports_dir: str) -> str:
+    """The command that makes a comparison for the Policies screen."""
+    folder = reports_dir.rstrip("/") or "REPORTS"
+    return f"adlro compare {f'{other} ' if other else ''}-o json > {shlex.quote(f'{folder}/compare.json')}"
 
 
 async def capacity_answer(client: AsyncClient, query: Mapping[str, str], models: Collection[str]) -> dict[str, Any]:

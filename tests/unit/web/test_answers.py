@@ -28,10 +28,11 @@ from adlro.records.history import AttemptBars, AttemptHistory, AttemptOccupancy,
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, PendingReason, Preemptible
 from adlro.records.payloads import Container, Payload, process_payload
 from adlro.records.predictions import PredictionBasis
+from adlro.records.status import OrchestratorStatus, ShadowStatus
 from adlro.records.waiting import ExpectedStart, GpuObstacle, WaitingChange, WaitingChangeKind, WaitingExplanation
 from adlro.services.web import folders
 from adlro.services.web.actions import job_spec
-from adlro.services.web.api import _whole_characters
+from adlro.services.web.api import _whole_characters, policies_answer
 from adlro.services.web.assets import FOLDER, Assets
 from adlro.services.web.command_line import command_line
 from adlro.services.web.decisions import decisions_answer
@@ -43,7 +44,7 @@ from adlro.services.web.documents import (
     waiting_document,
 )
 from adlro.services.web.gantt import gantt_document
-from tests.unit.web.world import GPU_IDS, decision, ended, job, known, running
+from tests.unit.web.world import GPU_IDS, decision, ended, job, known, running, status
 
 
 def test_the_command_of_a_job_has_what_differs_from_the_defaults():
@@ -299,6 +300,58 @@ def test_trainings_and_reports_are_read_from_folders(tmp_path: Path):
     assert report["rows"] == [{"policy": "dqn", "metric": "jct", "mean": 1, "low": None, "high": None}]
     assert folders.report(str(tmp_path), "a.html") == b"<p>"
     assert (folders.runs(""), folders.reports(str(tmp_path / "none"))) == ([], [])
+
+
+def compared(acting: str, other: str, **more: Any) -> str:
+    """A document of `adlro compare`."""
+    pair = {"policy": other, "baseline": acting, "mean_jct_ratio": 0.9, "mean_jct_ratio_ci95": [0.85, 0.96]}
+    document = {"schema": "adlro.compare.v1", "jobs": {"measured": 640}, "paired": [pair | more]}
+    return json.dumps(document | {"interval": {"refused": None if not more else "too few jobs"}})
+
+
+def test_the_newest_comparison_of_the_acting_policy_and_the_shadow_is_shown(tmp_path: Path):
+    folder = str(tmp_path)
+    assert folders.comparison("", "dqn", "fcfs") is None
+    files = {
+        "old.json": compared("dqn", "fcfs", mean_jct_ratio=2.0),
+        "best.json": compared("dqn", "fcfs"),
+        "other.json": compared("sjf", "fcfs"),
+        "turned.json": compared("fcfs", "dqn"),
+        "report.json": '{"paired": [{"policy": "fcfs", "baseline": "dqn", "mean_jct_ratio": 3}]}',
+        "wrong.json": '{"schema": "adlro.compare.v1", "paired": [1, {"policy": "fcfs"}], "jobs": 3}',
+        "broken.json": "{",
+    }
+    for at, (name, text) in enumerate(files.items()):
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (1000.0 + at, 1000.0 + at))
+    found = folders.comparison(folder, "dqn", "fcfs")
+    assert found is not None
+    assert (found["name"], found["policy"], found["other"], found["job_count"]) == ("best.json", "dqn", "fcfs", 640)
+    assert found["difference_ratio"] == pytest.approx(-0.1)
+    assert (found["low_ratio"], found["high_ratio"]) == (pytest.approx(-0.15), pytest.approx(-0.04))
+    assert folders.comparison(folder, "dqn", "") == found
+    assert folders.comparison(folder, "dqn", "sjf") is None
+    # Written anew: without an interval it says why.
+    (tmp_path / "best.json").write_text(compared("dqn", "fcfs", mean_jct_ratio_ci95=[None, None]))
+    anew = folders.comparison(folder, "dqn", "fcfs")
+    assert anew is not None
+    assert (anew["low_ratio"], anew["refused"]) == (None, "too few jobs")
+
+
+async def test_without_a_comparison_the_command_that_makes_one_is_told(tmp_path: Path):
+    class Orchestrator:
+        async def policies(self) -> tuple[()]:
+            return ()
+
+        async def status(self) -> OrchestratorStatus:
+            return status(shadow=ShadowStatus("fcfs", 3, 1))
+
+    shown = await policies_answer(cast(Any, Orchestrator()), f"{tmp_path}/a b/")
+    assert shown["paired_replay"] is None
+    assert shown["paired_command"] == f"adlro compare fcfs -o json > '{tmp_path}/a b/compare.json'"
+    (tmp_path / "compare.json").write_text(compared("dqn", "fcfs"))
+    shown = await policies_answer(cast(Any, Orchestrator()), str(tmp_path))
+    assert (shown["paired_replay"]["other"], shown["paired_command"]) == ("fcfs", None)
 
 
 @pytest.mark.parametrize(
