@@ -29,9 +29,11 @@ STATUS_EVERY_S: Final = 0.5
 DESCRIBED_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 _HEALTH_EVERY_S: Final = 1.5
+# While one is away.
+_HEALTH_SOON_S: Final = 0.3
 READINGS_EVERY_S: Final = 1.0
-# A call to a service that is away fails within this time.
-_SETTLED_S: Final = 0.5
+# A stream to a service that is away ends within this time.
+_SETTLED_S: Final = 0.3
 _HEALTH_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 5.0
 _FIRST_DELAY_S: Final = 0.2
@@ -102,6 +104,7 @@ class Feeds:
         self._job_ids: frozenset[str] = frozenset()
         self._gpu_ids: frozenset[str] = frozenset()
         self._running_since_s: dict[str, float] = {}
+        self._serves_again = {name: asyncio.Event() for name in SOURCES}
         self.sources = {name: Source() for name in SOURCES}
         self.sources_version = 0
 
@@ -205,7 +208,11 @@ class Feeds:
                     self._set(source, "away", error.message)
             if time.monotonic() - began_s > _LONGEST_DELAY_S:
                 delay_s = _FIRST_DELAY_S
-            await asyncio.sleep(delay_s * random.uniform(0.7, 1.0))
+            # Where its health says that it serves again, at once.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_s * random.uniform(0.7, 1.0)):
+                    await self._serves_again[source].wait()
+            self._serves_again[source].clear()
             delay_s = min(delay_s * 2.0, _LONGEST_DELAY_S)
 
     def _set(self, name: str, state: str, error: str) -> None:
@@ -328,13 +335,16 @@ class Feeds:
             "cluster": self._endpoints.cluster,
         }
         while True:
-            async with _ticking(_HEALTH_EVERY_S):
+            away = any(each.state == "away" for each in self.sources.values())
+            async with _ticking(_HEALTH_SOON_S if away else _HEALTH_EVERY_S):
                 answers = await asyncio.gather(*(_serves(each, self._credentials) for each in addresses.values()))
                 for (name, address), serves in zip(addresses.items(), answers, strict=True):
                     if not serves and self.sources[name].state != "away":
                         self._set(name, "away", f"{name} at {address} does not serve now")
                     elif serves and self.sources[name].state == "away" and self._lives(name):
                         self._set(name, "live", "")
+                    elif serves and self.sources[name].state == "away":
+                        self._serves_again[name].set()
 
     def _lives(self, name: str) -> bool:
         """Whether a source has an open stream that says nothing, because nothing changes."""
