@@ -18,8 +18,7 @@ from adlro.client.health import check
 from adlro.errors import AdlroError, DeadlineExceeded
 from adlro.records.decisions import DecisionView
 from adlro.records.jobs import Job
-from adlro.services.web.figures import WINDOW_S
-from adlro.services.web.picture import Picture
+from adlro.services.web.picture import WINDOW_S, Picture
 
 T = TypeVar("T")
 

@@ -15,11 +15,9 @@ from adlro.records.decisions import DecisionBasis
 from adlro.records.events import ClockMode
 from adlro.records.status import LATE_EVENT_S, OrchestratorStatus
 from adlro.services.web.documents import number
-from adlro.services.web.picture import LOST, NOT_REPORTED, Picture
+from adlro.services.web.picture import LOST, NOT_REPORTED, WINDOW_S, Picture
 from adlro.services.web.viewers import Viewer
 
-# The figures of the past look back so long, in seconds of the cluster's clock.
-WINDOW_S: Final = 3600.0
 _USERS_SHOWN: Final = 20
 _NAMES_TOLD: Final = 3
 _BASES_IN_WORDS: Final = {

@@ -25,6 +25,8 @@ from adlro.services.web.jobs_table import JobTable
 T = TypeVar("T")
 
 DECISIONS_KEPT: Final = 1000
+# The figures of the past look back so long, in seconds of the cluster's clock.
+WINDOW_S: Final = 3600.0
 METRICS: Final = tuple(Metric)
 
 _PARTS: Final = ("status", "described", "cluster", "state", "decisions", "complete", "details", "readings")

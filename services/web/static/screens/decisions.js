@@ -101,6 +101,9 @@ function List({ query }) {
   const newest = view.data?.rows ?? [];
   const older = useOlder(query, newest);
   const rows = [...newest, ...older.rows];
+  // In short, a decision has no scores; and not every policy has a base.
+  const scored = rows.some((row) => typeof row.score === "number");
+  const based = rows.some((row) => row.base);
   return html`<h1>Decisions</h1>
     <form class="filters" role="search" aria-label="Filter the decisions" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <label class="check"><input type="checkbox" checked=${query.get("differs") === "1"} onChange=${(/** @type {any} */ event) => setQuery({ differs: event.target.checked ? "1" : "" })} /> only where the shadow policy differs</label>
@@ -116,14 +119,14 @@ function List({ query }) {
           ? html`<${Empty}>No decision fits the filter.<//>`
           : html`<${Scroll} label="Decisions"><table>
               <thead><tr><th scope="col">Decision</th><th scope="col" class="number">Time</th><th scope="col" class="number c-mid">Waiting</th><th scope="col">Job</th><th scope="col">Placed on</th>
-                <th scope="col" class="c-mid">Its base</th><th scope="col" class="c-mid">Because</th><th scope="col">Shadow</th><th scope="col" class="number c-mid">Took</th></tr></thead>
+                ${scored && html`<th scope="col" class="number c-mid">Score</th><th scope="col" class="number c-mid">Margin</th>`}${based && html`<th scope="col" class="c-mid">Its base</th>`}<th scope="col" class="c-mid">Because</th><th scope="col">Shadow</th><th scope="col" class="number c-mid">Took</th></tr></thead>
               <tbody>${rows.map((/** @type {any} */ row) => html`<tr key=${row.id}>
                 <th scope="row"><a href=${decisionPath(row.id)}>${row.id}</a></th>
                 <td class="number num">${clusterTime(row.time_s)}</td>
                 <td class="number num c-mid">${count(row.queue_length)}</td>
                 <td>${row.job ? html`<a href=${jobPath(row.job)}>${row.job}</a>` : DASH}</td>
                 <td>${place(row)}</td>
-                <td class="c-mid">${ofBase(row)}</td>
+                ${scored && html`<td class="number num c-mid">${score(row.score)}</td><td class="number num c-mid">${score(row.margin)}</td>`}${based && html`<td class="c-mid">${ofBase(row)}</td>`}
                 <td class="c-mid" title=${row.basis_text}>${row.basis === "policy" ? html`<span class="quiet">${row.deciding_policy}</span>` : basis(row.basis)}</td>
                 <td>${agreement(row.shadow)}</td>
                 <td class="number num c-mid">${typeof row.decision_us === "number" ? duration(row.decision_us / 1e6) : DASH}</td></tr>`)}</tbody></table><//>
