@@ -49,17 +49,21 @@ def status(server: ServerOption = None, output: OutputOption = Output.TABLE) -> 
 
 
 async def _status(server: str | None) -> tuple[dict[str, Any], AdlroError | None]:
+    from adlro.cli.page import page_of
     from adlro.client import ServiceName
     from adlro.client.health import check
 
     async with connect_async(server, patience_s=0.0) as client:
         names = list(ServiceName)
-        healthy = await asyncio.gather(*(check(client.endpoints.address(name), 2.0) for name in names))
+        *healthy, page = await asyncio.gather(
+            *(check(client.endpoints.address(name), 2.0) for name in names), page_of(client.endpoints.ingest)
+        )
         found: dict[str, Any] = {
             "services": [
                 {"service": str(name), "address": client.endpoints.address(name), "serving": serving}
                 for name, serving in zip(names, healthy, strict=True)
             ],
+            "page": None if page is None else document(page),
             "orchestrator": None,
             "clock": None,
             "problem": "",
@@ -88,6 +92,10 @@ def _print_status(found: dict[str, Any]) -> None:
         table.add_row(
             each["service"], escape(each["address"]), "[green]serving[/]" if each["serving"] else "[red]away[/]"
         )
+    if found["page"] is not None:
+        # The suite does its work without the page.
+        state = "[green]serving[/]" if found["page"]["serving"] else "[yellow]away[/]"
+        table.add_row("web", escape(found["page"]["link"]), state)
     console.print(table)
     decides = found["orchestrator"]
     if decides is not None:

@@ -28,7 +28,7 @@ def doctor(
     port: Annotated[int, typer.Option("--port", min=1, max=65532, help="The first port of `adlro up`.")] = 7701,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Look at this machine: GPUs, limits, container engine, disk, clock, ports, versions, store.
+    """Look at this machine: GPUs, limits, container engine, disk, clock, ports, live page, versions, store.
 
     Each fault comes with the command that mends it. Exit code 1 if there is a fault; notes are no faults.
     """
@@ -58,6 +58,7 @@ def _findings(data_dir: Path, port: int) -> Iterator[Finding]:
     ):
         yield from _guarded(about, check)
     url, password_file = os.environ.get("ADLRO_REDIS_URL", ""), os.environ.get("ADLRO_REDIS_PASSWORD_FILE", "")
+    yield from asyncio.run(checks.page(port))
     yield from asyncio.run(checks.store(url, password_file))
     yield from checks.packages()
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from adlro.errors import AdlroError
+from adlro.errors import AdlroError, with_extra
 
 _LEAST_KERNEL = (5, 4)
 """The first long-term kernel with pidfd_open, by which supervisors signal programs."""
@@ -272,6 +272,27 @@ def ports(base_port: int) -> Iterator[Finding]:
             f"{', '.join(taken)} in use: by a running suite (adlro status), or another program",
             "adlro up --port 0   (free ports)",
         )
+
+
+async def page(base_port: int) -> Sequence[Finding]:
+    """Whether the live page is installed, and whether it answers beside the suite at a port."""
+    from adlro.cli.page import LAST_PORT, PORT_OFFSET, page_is_installed, page_of
+    from adlro.cli.suite import port_is_free
+
+    found = await page_of(f"127.0.0.1:{base_port}")
+    if found is not None and found.serving:
+        return [Finding("page", Level.OK, f"{found.link} answers")]
+    if found is not None:
+        mend = "its log, web.log, lies with the services'; then start the suite again"
+        return [Finding("page", Level.FAULT, f"{found.link} does not answer, and its suite runs", mend)]
+    if not page_is_installed():
+        text = "the live page is not installed: adlro up runs without it"
+        return [Finding("page", Level.NOTE, text, f"install it {with_extra('web')}")]
+    port = base_port + PORT_OFFSET
+    if port > LAST_PORT or not port_is_free("127.0.0.1", port):
+        text = f"port {port} is not free, and no page answers there: adlro up would run without it"
+        return [Finding("page", Level.NOTE, text, "adlro up --port 0   (free ports)")]
+    return [Finding("page", Level.OK, f"installed; adlro up serves it at port {port}")]
 
 
 async def store(url: str, password_file: str) -> Sequence[Finding]:

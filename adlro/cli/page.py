@@ -6,10 +6,14 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
+from urllib.parse import urlsplit
 
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail
 from adlro.client import ServiceName
+from adlro.kit.addresses import join_address, split_address
+from adlro.kit.running_suites import running_suite
 
 PAGE = "web"
 MODULE = "adlro.services.web"
@@ -21,6 +25,7 @@ _TLS_ENV = "ADLRO_TLS_CERT_FILE"
 _START_TIMEOUT_S = 40.0
 _LOOK_S = 0.1
 _ANSWER_S = 2.0
+LAST_PORT = 65_535
 
 
 def page_is_installed() -> bool:
@@ -66,6 +71,36 @@ async def page_serves(address: str) -> bool:
                 writer.close()
     except (OSError, TimeoutError):
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class PageState:
+    """The live page of a suite.
+
+    Attributes:
+        link: for a browser.
+        serving: it answers.
+    """
+
+    link: str
+    serving: bool
+
+
+async def page_of(server: str) -> PageState | None:
+    """The page beside the suite at an address: at its own port, or where the suite's status file says; None: no page.
+
+    Args:
+        server: `host:port` of ingest.
+    """
+    suite = running_suite(server)
+    known = suite.page if suite is not None else ""
+    if known:
+        return PageState(known, await page_serves(urlsplit(known).netloc))
+    host, port = split_address(server)
+    if not 0 < port <= LAST_PORT - PORT_OFFSET:
+        return None
+    address = join_address(host, port + PORT_OFFSET)
+    return PageState(page_link(address), serving=True) if await page_serves(address) else None
 
 
 async def until_page_serves(address: str) -> None:

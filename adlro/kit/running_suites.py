@@ -35,10 +35,12 @@ class RunningSuite:
     Attributes:
         addresses: of its services, `host:port`.
         token_file: file with a token for its services.
+        page: the link of its live page; empty: it has none.
     """
 
     addresses: frozenset[str]
     token_file: str
+    page: str = ""
 
 
 def default_data_dir() -> Path:
@@ -92,7 +94,7 @@ def running_suite(server: str) -> RunningSuite | None:
         return None
     if not _is_locked(data_dir / LOCK):
         return None
-    return RunningSuite(frozenset(map(str, addresses.values())), token_file)
+    return RunningSuite(frozenset(map(str, addresses.values())), token_file, str(status.get("page") or ""))
 
 
 def _note(server: str) -> Path:

@@ -6,40 +6,44 @@ So the services decide what he gets: a part that they refuse him is left out of 
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
 from adlro.client import AsyncClient, Credentials, Endpoints
-from adlro.errors import AdlroError, InvalidInput, NotFound, PermissionDenied
+from adlro.errors import InvalidInput, NotFound, PermissionDenied, Unavailable
 from adlro.records.decisions import Decision
 from adlro.records.jobs import Job, JobState
 from adlro.records.matrices import Telemetry, TelemetryBlock
 from adlro.records.payloads import LogStream
+from adlro.services.web import folders
+from adlro.services.web.decisions import differing_attempts
 from adlro.services.web.documents import (
-    decision_document,
+    decided_prediction,
     job_document,
     number,
-    outcome_name,
     prediction_document,
-    reason_name,
+    waiting_document,
+    waiting_without_orchestrator,
 )
-from adlro.services.web.picture import Picture
+from adlro.services.web.gantt import BUCKETS, MAX_BARS, OUTCOMES, gantt_document
+from adlro.services.web.picture import Layout, Picture, readings_of
+from adlro.services.web.questions import or_none, real, whole
 from adlro.services.web.sessions import Session
 from adlro.services.web.viewers import Viewer
-from adlro.services.web.views import VALUES, gpu_document
-
-T = TypeVar("T")
+from adlro.services.web.views import VALUES, gpu_document, values_of
 
 _TIMEOUT_S: Final = 10.0
 # A person waits for the answer: a service that restarts is given a moment.
 _PATIENCE_S: Final = 2.0
 _EVIDENCE: Final = 5
-_CANDIDATES: Final = 32
 _ATTEMPTS: Final = 50
+_BARS: Final = 5000
+_LATEST_S: Final = 1e12
 _POINTS: Final = 360
 _LONGEST_WINDOW_S: Final = 86_400.0
 _LOG_BYTES: Final = 64 * 1024
@@ -62,11 +66,15 @@ class UserClients:
         """The client of a login; None: of everybody."""
         key = "" if session is None else session.session_id
         if key not in self._clients:
-            credentials = self._credentials if session is None else replace(self._credentials, token=session.token)
-            self._clients[key] = AsyncClient(
-                endpoints=self._endpoints, credentials=credentials, timeout_s=_TIMEOUT_S, patience_s=_PATIENCE_S
-            )
+            self._clients[key] = self.with_token(self._credentials.token if session is None else session.token)
         return self._clients[key]
+
+    def with_token(self, token: str) -> AsyncClient:
+        """A client of somebody who has a token; its owner closes it."""
+        credentials = replace(self._credentials, token=token)
+        return AsyncClient(
+            endpoints=self._endpoints, credentials=credentials, timeout_s=_TIMEOUT_S, patience_s=_PATIENCE_S
+        )
 
     async def close_others(self, sessions: Mapping[str, Session]) -> None:
         """Closes the clients of logins that have ended."""
@@ -83,55 +91,51 @@ class UserClients:
 async def job_answer(client: AsyncClient, viewer: Viewer, picture: Picture, job_id: str) -> dict[str, Any]:
     """A job with why it waits, what was predicted, and the decision that placed it."""
     job = await client.get(job_id)
-    cluster, described = await asyncio.gather(_or_none(client.cluster()), _or_none(_described(client, viewer)))
+    cluster, described = await asyncio.gather(or_none(client.cluster()), or_none(_described(client, viewer)))
     nodes = {} if cluster is None else {gpu.gpu_id: node.node_id for node, gpu in cluster.gpus()}
     capabilities = picture.capabilities if described is None else described.capabilities or picture.capabilities
     models = () if cluster is None else cluster.gpu_models
-    decision, predictions = await asyncio.gather(
-        _or_none(_explained(client, viewer, job_id)), _or_none(_predicted(client, viewer, job, models))
+    waiting, decision, predictions = await asyncio.gather(
+        _waiting(client, picture, job),
+        or_none(_explained(client, viewer, job)),
+        or_none(_predicted(client, viewer, job, models)),
     )
+    decided = None if decision is None else decided_prediction(decision, _model_of(job, decision))
     logs = capabilities.logs if viewer.sees_all else job.spec.payload is not None
     clock = None if described is None else described.clock
     return {
         "job": job_document(job, nodes, may_cancel=viewer.may_cancel(job), has_logs=logs)
         | {"place": picture.jobs.place(job)},
         "now_s": number(picture.time_s(time.time()) if clock is None else clock.time_s),
-        "waiting": _waiting(job, decision, picture) if job.state is JobState.PENDING else None,
+        "waiting": waiting,
         "prediction": None
-        if not predictions
+        if not predictions and decided is None
         else {
-            "now": [prediction_document(each) for each in predictions],
-            "decided": None,
+            "now": [prediction_document(each) for each in predictions or ()],
+            "decided": decided,
             "evidence": [
                 {"job_id": each.job_id, "similarity": number(each.similarity), "runtime_s": number(each.runtime_s)}
-                for each in {item.job_id: item for found in predictions for item in found.evidence}.values()
+                for each in {item.job_id: item for found in predictions or () for item in found.evidence}.values()
             ],
         },
-        "decision_id": decision.decision_id or None if decision is not None and decision.placement.gpus else None,
+        "decision_id": None if decision is None else decision.decision_id or None,
     }
 
 
-def _waiting(job: Job, decision: Decision | None, picture: Picture) -> dict[str, Any]:
-    """Why a job waits: from its record and, for those who may ask, from the orchestrator's look at each GPU."""
-    groups: dict[str, int] = {}
-    for each in () if decision is None else decision.masked:
-        # Each busy GPU has a sentence of its own, with the job that is there.
-        text = "busy with other jobs" if each.reason.startswith("busy with ") else each.reason
-        groups[text] = groups.get(text, 0) + 1
+async def _waiting(client: AsyncClient, picture: Picture, job: Job) -> dict[str, Any] | None:
+    """Why a job waits: the orchestrator's look at each GPU or, while it is away, the job's record."""
+    if job.state is not JobState.PENDING:
+        return None
+    told = await or_none(client.explain_waiting(job.job_id))
+    if told is not None:
+        return waiting_document(told)
     waiting = picture.jobs.counts(None)["state"]["pending"] if picture.jobs_complete else None
-    return {
-        "category": reason_name(job),
-        "sentence": job.message,
-        "place": picture.jobs.place(job),
-        "queue_length": waiting,
-        "gpus": [
-            {"reason": None, "text": reason, "gpu_count": count}
-            for reason, count in sorted(groups.items(), key=lambda item: -item[1])
-        ],
-        "advice": [],
-        "start": None,
-        "record": None,
-    }
+    return waiting_without_orchestrator(job, picture.jobs.place(job), waiting)
+
+
+def _model_of(job: Job, decision: Decision) -> str:
+    """The GPU model that a decision placed a job on."""
+    return next((each.gpu_model for each in job.attempts if each.attempt == decision.attempt), job.gpu_model)
 
 
 async def logs_answer(client: AsyncClient, job_id: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -180,26 +184,54 @@ def _whole_characters(data: bytes, *, last: bool) -> bytes:
 async def gpu_answer(client: AsyncClient, picture: Picture, gpu_id: str, query: Mapping[str, str]) -> dict[str, Any]:
     """A GPU, its last hour, and what ran there."""
     window_s = real(query, "window_s", 3600.0, 1.0, _LONGEST_WINDOW_S)
-    telemetry = await client.telemetry(window_s=window_s)
     gpu = gpu_document(gpu_id, picture)
     if gpu is None:
         raise NotFound("there is no GPU of this id", field="id")
-    ran = [
-        (
-            attempt.start_s,
+    from_s = max((picture.time_s(time.time()) or 0.0) - window_s, 0.0)
+    telemetry, history = await asyncio.gather(
+        client.telemetry(window_s=window_s, gpu_ids=[gpu_id], step_s=window_s / _POINTS),
+        client.query_attempts(from_s, gpu_ids=[gpu_id], max_bars=_BARS),
+    )
+    ran = sorted((each for each in history.bars or () if each.job_id), key=lambda each: -each.start_s)
+    return {
+        "gpu": gpu | {"values": values_of(readings_of(telemetry.latest).get(gpu_id, {}))},
+        "series": _series(telemetry, gpu_id),
+        "attempts": [
             {
-                "job": job.job_id,
-                "start_s": number(attempt.start_s),
-                "end_s": number(attempt.end_s),
-                "outcome": outcome_name(job, attempt),
-            },
-        )
-        for job in picture.jobs.jobs()
-        for attempt in job.attempts
-        if gpu_id in attempt.placement.gpu_ids and attempt.start_s is not None
-    ]
-    ran.sort(key=lambda each: -each[0])
-    return {"gpu": gpu, "series": _series(telemetry, gpu_id), "attempts": [each for _, each in ran[:_ATTEMPTS]]}
+                "job": each.job_id,
+                "start_s": number(each.start_s),
+                "end_s": number(each.end_s),
+                "outcome": OUTCOMES[each.outcome],
+            }
+            for each in ran[:_ATTEMPTS]
+        ],
+    }
+
+
+async def gantt_answer(
+    client: AsyncClient, viewer: Viewer, picture: Picture, query: Mapping[str, str]
+) -> dict[str, Any]:
+    """What ran where: what ingest tells this user, with the names that he may see."""
+    now_s = picture.time_s(time.time())
+    if now_s is None:
+        raise Unavailable("the services have not said yet what time it is; try again in a moment")
+    to_s = real(query, "to", now_s, 0.0, _LATEST_S)
+    from_s = real(query, "from", max(to_s - 3600.0, 0.0), 0.0, _LATEST_S)
+    if from_s >= to_s:
+        raise InvalidInput("from: must be before to", field="from")
+    gpu_ids = [each for each in query.get("gpus", "").split(",") if each]
+    max_bars = whole(query, "max_bars", MAX_BARS, 1, MAX_BARS)
+    layout = picture.layout if picture.cluster is not None else Layout.of(await client.cluster())
+    history, differing = await asyncio.gather(
+        client.query_attempts(from_s, to_s, gpu_ids=gpu_ids, max_bars=max_bars, bucket_count=BUCKETS),
+        or_none(differing_attempts(client, viewer, picture, from_s, to_s)),
+    )
+
+    def name_of(job_id: str) -> str | None:
+        job = picture.jobs.get(job_id)
+        return job.spec.name if job is not None and viewer.sees(job) else None
+
+    return gantt_document(layout, history, now_s, name_of, differing)
 
 
 def _series(telemetry: Telemetry, gpu_id: str) -> dict[str, Any]:
@@ -236,23 +268,17 @@ def _thinned(values: list[float], step: int) -> list[float | None]:
     return found
 
 
-async def decision_answer(client: AsyncClient, decision_id: str) -> dict[str, Any]:
-    """A decision with its candidates, and what its job's run took since."""
-    decision = await client.explain(decision_id=decision_id)
-    job = await _or_none(client.get(decision.job_id)) if decision.job_id and decision.placement.gpus else None
-    ran_s = None
-    if job is not None:
-        for attempt in job.attempts:
-            begins_s = attempt.runs_from_s
-            if attempt.attempt == decision.attempt and attempt.end_s is not None and begins_s is not None:
-                ran_s = number(attempt.end_s - begins_s)
-    return {"decision": decision_document(decision, _CANDIDATES) | {"prediction": None, "ran_s": ran_s}}
+async def policies_answer(client: AsyncClient, reports_dir: str) -> dict[str, Any]:
+    """The policies, who decides, how often the shadow agreed, and what it would have gained.
 
-
-async def policies_answer(client: AsyncClient) -> dict[str, Any]:
-    """The policies, who decides, and how often the shadow agreed."""
+    Args:
+        client: the user's.
+        reports_dir: the folder with comparisons; empty: none.
+    """
     policies, status = await asyncio.gather(client.policies(), client.status())
     shadow = status.shadow
+    other = "" if shadow is None else shadow.policy
+    paired = await asyncio.to_thread(folders.comparison, reports_dir, status.policy, other)
     return {
         "policies": [
             {
@@ -278,79 +304,57 @@ async def policies_answer(client: AsyncClient) -> dict[str, Any]:
         },
         "decisions_by_basis": {basis.value: count for basis, count in status.decisions_by_basis.items()},
         "fallbacks": {basis.value: count for basis, count in status.fallbacks.items()},
-        "paired_replay": None,
+        "paired_replay": paired,
+        "paired_command": None if paired is not None else _comparing(other, reports_dir),
     }
 
 
-async def capacity_answer(
-    client: AsyncClient, viewer: Viewer, picture: Picture, query: Mapping[str, str]
-) -> dict[str, Any]:
-    """The GPUs of each model, how many are free, and on how many a job of this size would fit.
+def _comparing(other: str, reports_dir: str) -> str:
+    """The command that makes a comparison for the Policies screen."""
+    folder = reports_dir.rstrip("/") or "REPORTS"
+    return f"adlro compare {f'{other} ' if other else ''}-o json > {shlex.quote(f'{folder}/compare.json')}"
 
-    Free ones are known only while a page is live.
+
+async def capacity_answer(client: AsyncClient, query: Mapping[str, str], models: Collection[str]) -> dict[str, Any]:
+    """The GPUs of each model, how many are free, and on how many a job of this size would fit now.
+
+    Args:
+        client: the user's.
+        query: what the job asks for.
+        models: that it accepts; none: all.
     """
-    cluster = await client.cluster()
-    known = picture.jobs_complete and picture.cluster is not None
-    blocked = set(picture.lost_gpu_ids) | {
-        gpu.gpu_id for node, gpu in cluster.gpus() if node.node_id in picture.drained_node_ids
-    }
-    models: dict[str, dict[str, Any]] = {}
-    fitting = 0
-    model, memory_mib = query.get("gpu_model", ""), whole(query, "gpu_memory_mib", 0, 0, 1 << 40)
+    cluster, capacity = await asyncio.gather(client.cluster(), or_none(client.cluster_capacity()))
+    free = {} if capacity is None else {each.gpu_model: each for each in capacity.gpu_models}
+    shown: dict[str, dict[str, Any]] = {}
     for _, gpu in cluster.gpus():
-        each = models.setdefault(
+        there = free.get(gpu.gpu_model)
+        each = shown.setdefault(
             gpu.gpu_model,
             {
                 "model": gpu.gpu_model,
                 "gpu_count": 0,
-                "free_gpu_count": 0 if known else None,
+                "free_gpu_count": None if there is None else there.free_gpu_count,
                 "memory_mib": gpu.memory_mib,
             },
         )
         each["gpu_count"] += 1
-        free = gpu.gpu_id not in picture.jobs.holders and gpu.gpu_id not in blocked
-        if known and free:
-            each["free_gpu_count"] += 1
-            fitting += int(gpu.memory_mib >= memory_mib and model in ("", gpu.gpu_model))
     wanted = whole(query, "gpu_count", 1, 1, 1_000_000)
+    gpu_memory_mib = whole(query, "gpu_memory_mib", 0, 0, 1 << 40)
+    cpu_cores, memory_mib = whole(query, "cpu_cores", 0, 0, 1 << 20), whole(query, "memory_mib", 0, 0, 1 << 40)
+    if capacity is None:
+        return {"models": list(shown.values()), "fits": None}
+    fitting = sum(
+        each.free_gpu_count
+        for name, each in free.items()
+        if name in shown
+        and (not models or name in models)
+        and shown[name]["memory_mib"] >= gpu_memory_mib
+        and each.largest_free_cpu_cores >= cpu_cores
+        and each.largest_free_memory_mib >= memory_mib
+    )
     verb = "is" if fitting == 1 else "are"
     sentence = f"{fitting} free {'GPU' if fitting == 1 else 'GPUs'} {verb} large enough now; the job asks for {wanted}."
-    return {
-        "models": list(models.values()),
-        "fits": {"gpu_count": fitting, "sentence": sentence} if known else None,
-    }
-
-
-def whole(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """A whole number of a query.
-
-    Raises:
-        InvalidInput: it is none, or out of range.
-    """
-    text = query.get(name, "")
-    if not text:
-        return default
-    if not text.isdecimal() or not text.isascii() or len(text) > 20 or not least <= int(text) <= most:
-        raise InvalidInput(f"{name}: must be a whole number from {least} to {most}", field=name)
-    return int(text)
-
-
-def real(query: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
-    """A number of a query.
-
-    Raises:
-        InvalidInput: it is none, or out of range.
-    """
-    text = query.get(name, "")
-    if not text:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise InvalidInput(f"{name}: must be a number from {least:g} to {most:g}", field=name)
-    return value
+    return {"models": list(shown.values()), "fits": {"gpu_count": fitting, "sentence": sentence}}
 
 
 async def _described(client: AsyncClient, viewer: Viewer) -> Any:
@@ -359,10 +363,12 @@ async def _described(client: AsyncClient, viewer: Viewer) -> Any:
     return await client.describe_cluster()
 
 
-async def _explained(client: AsyncClient, viewer: Viewer, job_id: str) -> Decision:
-    if not viewer.sees_all:
-        raise PermissionDenied("a submitter does not get decisions")
-    return await client.explain(job_id)
+async def _explained(client: AsyncClient, viewer: Viewer, job: Job) -> Decision | None:
+    """The decision that placed a job; None: none has."""
+    if not viewer.sees_all or not job.attempts:
+        return None
+    decision = await client.explain(job.job_id)
+    return decision if decision.placement.gpus else None
 
 
 async def _predicted(client: AsyncClient, viewer: Viewer, job: Job, models: tuple[str, ...]) -> Any:
@@ -370,11 +376,3 @@ async def _predicted(client: AsyncClient, viewer: Viewer, job: Job, models: tupl
         raise PermissionDenied("a submitter does not get predictions, which rest on others' jobs")
     found = await client.predict([job.spec], models, max_evidence=_EVIDENCE, job_ids=[job.job_id])
     return found[0]
-
-
-async def _or_none(question: Awaitable[T]) -> T | None:
-    """An answer that the rest can do without."""
-    try:
-        return await question
-    except AdlroError:
-        return None

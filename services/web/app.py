@@ -24,16 +24,15 @@ from adlro.errors import (
     NotFound,
     PermissionDenied,
     Unauthenticated,
-    Unavailable,
 )
-from adlro.services.web import actions, api, folders, protection
+from adlro.services.web import actions, api, decisions, folders, protection
 from adlro.services.web.answers import broken, error_answer, file_answer, json_answer, not_allowed, not_found
 from adlro.services.web.assets import Assets
-from adlro.services.web.gantt import MAX_BARS, gantt_answer
 from adlro.services.web.gate import Protected
 from adlro.services.web.live import LiveSockets
+from adlro.services.web.logins import Logins
 from adlro.services.web.picture import Picture
-from adlro.services.web.sessions import Session, Sessions
+from adlro.services.web.sessions import Session
 from adlro.services.web.settings import WebSettings
 from adlro.services.web.viewers import EVERYBODY, Viewer
 
@@ -51,7 +50,7 @@ class Parts:
     """What the routes use.
 
     Attributes:
-        sessions: None where there are no users: everybody may do all.
+        logins: None where there are no users: everybody may do all.
         serving: whether the page answers, for who looks after the process.
     """
 
@@ -59,7 +58,7 @@ class Parts:
     picture: Picture
     live: LiveSockets
     clients: api.UserClients
-    sessions: Sessions | None
+    logins: Logins | None
     assets: Assets
     hosts: protection.Hosts
     log: structlog.typing.FilteringBoundLogger
@@ -89,6 +88,7 @@ def make_app(parts: Parts) -> ASGIApp:
             Route("/api/jobs/{id}", routes.job),
             Route("/api/jobs/{id}/logs", routes.logs),
             Route("/api/gpus/{id:path}", routes.gpu),
+            Route("/api/decisions", routes.decisions),
             Route("/api/decisions/{id}", routes.decision),
             Route("/api/gantt", routes.gantt),
             Route("/api/policies", routes.policies),
@@ -133,17 +133,17 @@ class _Routes:
 
     async def login(self, request: Request) -> Response:
         """A token for a cookie."""
-        sessions = self._parts.sessions
-        if sessions is None:
+        logins = self._parts.logins
+        if logins is None:
             return Response(status_code=204)
         address = request.client.host if request.client else ""
-        sessions.count_try(address)
+        logins.sessions.count_try(address)
         token = (await _body(request)).get("token")
-        session = sessions.begin(token.strip()) if isinstance(token, str) else None
+        session = await logins.begin(token.strip()) if isinstance(token, str) else None
         if session is None:
             self._parts.log.warning("login refused", address=address)
             raise Unauthenticated("nobody has this token; `adlro token` makes one, and an operator adds its line")
-        old = self._session(request)
+        old = await self._session(request)
         if old is not None:
             self._end(old)
         self._parts.log.info("login", user=session.viewer.user, address=address)
@@ -161,7 +161,7 @@ class _Routes:
 
     async def logout(self, request: Request) -> Response:
         """The end of a login, and of its pages."""
-        session = self._session(request)
+        session = await self._session(request)
         if session is not None:
             self._end(session)
             self._parts.log.info("logout", user=session.viewer.user)
@@ -170,13 +170,13 @@ class _Routes:
         return response
 
     def _end(self, session: Session) -> None:
-        if self._parts.sessions is not None:
-            self._parts.sessions.end(session)
+        if self._parts.logins is not None:
+            self._parts.logins.sessions.end(session)
         self._parts.live.end_session(session, "logout")
 
     async def me(self, request: Request) -> Response:
         """Who looks, and what he may see and do."""
-        viewer, session = self._viewer(request)
+        viewer, session = await self._viewer(request)
         settings, picture = self._parts.settings, self._parts.picture
         if viewer.sees_all and picture.described is None:
             # The first page of all asks before any stream has said what the cluster can do.
@@ -193,7 +193,7 @@ class _Routes:
             {
                 "user": viewer.user,
                 "roles": sorted(viewer.roles),
-                "users_known": self._parts.sessions is not None,
+                "users_known": self._parts.logins is not None,
                 "actions": told,
                 "screens": screens,
                 "clock": None if clock is None else clock.mode.name.lower(),
@@ -205,72 +205,70 @@ class _Routes:
 
     async def job(self, request: Request) -> Response:
         """One job."""
-        viewer, session = self._viewer(request)
+        viewer, session = await self._viewer(request)
         client = self._parts.clients.of(session)
         return json_answer(await api.job_answer(client, viewer, self._parts.picture, request.path_params["id"]))
 
     async def logs(self, request: Request) -> Response:
         """A piece of a job's output."""
-        _, session = self._viewer(request)
+        _, session = await self._viewer(request)
         client = self._parts.clients.of(session)
         return json_answer(await api.logs_answer(client, request.path_params["id"], request.query_params))
 
     async def gpu(self, request: Request) -> Response:
         """One GPU."""
-        _, session = self._reader(request)
+        _, session = await self._reader(request)
         client = self._parts.clients.of(session)
         gpu_id = request.path_params["id"]
         return json_answer(await api.gpu_answer(client, self._parts.picture, gpu_id, request.query_params))
 
     async def decision(self, request: Request) -> Response:
         """One decision."""
-        _, session = self._reader(request)
-        return json_answer(await api.decision_answer(self._parts.clients.of(session), request.path_params["id"]))
+        _, session = await self._reader(request)
+        client = self._parts.clients.of(session)
+        return json_answer(await decisions.decision_answer(client, request.path_params["id"]))
+
+    async def decisions(self, request: Request) -> Response:
+        """Decisions of a time."""
+        _, session = await self._reader(request)
+        return json_answer(await decisions.decisions_answer(self._parts.clients.of(session), request.query_params))
 
     async def policies(self, request: Request) -> Response:
         """The policies."""
-        _, session = self._reader(request)
-        return json_answer(await api.policies_answer(self._parts.clients.of(session)))
+        _, session = await self._reader(request)
+        client, folder = self._parts.clients.of(session), self._parts.settings.reports_dir
+        return json_answer(await api.policies_answer(client, folder))
 
     async def capacity(self, request: Request) -> Response:
         """The GPUs by model, and what fits."""
-        viewer, session = self._viewer(request)
-        client = self._parts.clients.of(session)
-        return json_answer(await api.capacity_answer(client, viewer, self._parts.picture, request.query_params))
+        _, session = await self._viewer(request)
+        client, query = self._parts.clients.of(session), request.query_params
+        return json_answer(await api.capacity_answer(client, query, query.getlist("gpu_model")))
 
     async def gantt(self, request: Request) -> Response:
         """What ran where."""
-        viewer, _ = self._viewer(request)
-        query, picture = request.query_params, self._parts.picture
-        if not picture.jobs_complete or picture.cluster is None:
-            raise Unavailable("the services have not said yet what runs; try again in a moment")
-        now_s = picture.time_s(time.time()) or 0.0
-        to_s = api.real(query, "to", now_s, 0.0, 1e15)
-        from_s = api.real(query, "from", max(to_s - 3600.0, 0.0), 0.0, 1e15)
-        if from_s >= to_s:
-            raise InvalidInput("from: must be before to", field="from")
-        gpu_ids = [each for each in query.get("gpus", "").split(",") if each]
-        max_bars = api.whole(query, "max_bars", MAX_BARS, 0, MAX_BARS)
-        return json_answer(gantt_answer(picture, viewer, from_s, to_s, now_s, max_bars, frozenset(gpu_ids)))
+        viewer, session = await self._viewer(request)
+        client = self._parts.clients.of(session)
+        return json_answer(await api.gantt_answer(client, viewer, self._parts.picture, request.query_params))
 
     async def runs(self, request: Request) -> Response:
         """The trainings."""
-        self._reader(request)
+        await self._reader(request)
         return json_answer({"runs": await _in_thread(folders.runs, self._parts.settings.runs_dir)})
 
     async def run(self, request: Request) -> Response:
         """One training."""
-        self._reader(request)
+        await self._reader(request)
         return json_answer(await _in_thread(folders.run, self._parts.settings.runs_dir, request.path_params["id"]))
 
     async def reports(self, request: Request) -> Response:
         """The evaluations."""
-        self._reader(request)
+        await self._reader(request)
         return json_answer({"reports": await _in_thread(folders.reports, self._parts.settings.reports_dir)})
 
     async def report(self, request: Request) -> Response:
         """An evaluation's own page, in a sandbox: it reaches neither the network nor the login."""
-        self._reader(request)
+        await self._reader(request)
         content = await _in_thread(folders.report, self._parts.settings.reports_dir, request.path_params["name"])
         headers = {"content-security-policy": protection.REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}
         return Response(content, media_type="text/html; charset=utf-8", headers=headers)
@@ -279,7 +277,7 @@ class _Routes:
 
     async def act(self, request: Request) -> Response:
         """What a user changes."""
-        viewer, session = self._viewer(request)
+        viewer, session = await self._viewer(request)
         name = request.path_params["name"]
         do = actions.action(name)
         if name not in viewer.actions:
@@ -300,7 +298,7 @@ class _Routes:
     async def socket(self, websocket: WebSocket) -> None:
         """One page's live stream."""
         try:
-            viewer, session = self._viewer(websocket)
+            viewer, session = await self._viewer(websocket)
         except Unauthenticated:
             await websocket.close(1008, "log in first")
             return
@@ -308,22 +306,22 @@ class _Routes:
 
     # Who looks
 
-    def _session(self, request: Request | WebSocket) -> Session | None:
-        sessions = self._parts.sessions
-        return None if sessions is None else sessions.find(request.cookies.get(self._parts.cookie, ""))
+    async def _session(self, request: Request | WebSocket) -> Session | None:
+        logins = self._parts.logins
+        return None if logins is None else await logins.find(request.cookies.get(self._parts.cookie, ""))
 
-    def _viewer(self, request: Request | WebSocket) -> tuple[Viewer, Session | None]:
+    async def _viewer(self, request: Request | WebSocket) -> tuple[Viewer, Session | None]:
         """Who looks. Raises Unauthenticated."""
-        if self._parts.sessions is None:
+        if self._parts.logins is None:
             return EVERYBODY, None
-        session = self._session(request)
+        session = await self._session(request)
         if session is None:
             raise Unauthenticated("log in first")
         return session.viewer, session
 
-    def _reader(self, request: Request) -> tuple[Viewer, Session | None]:
+    async def _reader(self, request: Request) -> tuple[Viewer, Session | None]:
         """Who looks at what only readers see. Raises PermissionDenied too."""
-        viewer, session = self._viewer(request)
+        viewer, session = await self._viewer(request)
         if not viewer.sees_all:
             roles = " and ".join(sorted(viewer.roles))
             raise PermissionDenied(

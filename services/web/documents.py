@@ -1,4 +1,4 @@
-"""Records as the page's JSON: rows of a queue, a job, a decision, a GPU. Pure functions of records.
+"""Records as the page's JSON: rows of a queue, a job, why it waits, a decision. Pure functions of records.
 
 Times named `*_s` are seconds of cluster time. What is not known is None.
 """
@@ -9,10 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adlro.records.decisions import Decision
+from adlro.records.decisions import BaseChoice, Decision
 from adlro.records.jobs import Job, JobAttempt, JobState, JobType, PendingReason
 from adlro.records.payloads import ExitStatus
 from adlro.records.predictions import RuntimePrediction
+from adlro.records.waiting import WaitingExplanation
 from adlro.services.web.command_line import command_line
 
 # A gang may have thousands; a row of a table shows the first ones, and how many there are.
@@ -127,20 +128,28 @@ def decision_row(decision: Decision) -> dict[str, Any]:
             "gpu": shadow.placement.gpu_id or None,
             "agrees": shadow.agrees,
         },
-        "base": None,
+        "base": None if decision.base_choice is None else _base(decision, decision.base_choice),
+        "needed_margin": number(decision.margin),
+    }
+
+
+def _base(decision: Decision, base: BaseChoice) -> dict[str, Any]:
+    """What the policy's base would have done; neither job nor GPU: a hold."""
+    return {
+        "job": base.job_id or None,
+        "gpu": base.gpu_id or None,
+        "score": number(base.score),
+        "agrees": base.job_id == decision.job_id and base.placement == decision.placement,
     }
 
 
 def decision_document(decision: Decision, shown: int) -> dict[str, Any]:
-    """A decision with its candidates, and the GPUs that were out of the question, by reason.
+    """A decision with its candidates, the best pairs of all jobs, and the GPUs that were excluded, by reason.
 
     Args:
         decision: the decision.
-        shown: the most candidates.
+        shown: the most candidates, and pairs.
     """
-    masked: dict[str, list[str]] = {}
-    for each in decision.masked:
-        masked.setdefault(each.reason, []).append(each.gpu_id or each.gpu_model)
     return {
         **decision_row(decision),
         "summary": decision.summary,
@@ -156,10 +165,98 @@ def decision_document(decision: Decision, shown: int) -> dict[str, Any]:
             for each in decision.candidates[:shown]
         ],
         "candidates_left_out": max(len(decision.candidates) - shown, 0),
-        "masked": [
-            {"reason": reason, "gpu_count": len(gpus), "example_gpu_ids": gpus[:_MASKED_EXAMPLES]}
-            for reason, gpus in sorted(masked.items(), key=lambda item: -len(item[1]))
+        "pairs": [
+            {
+                "job": each.job_id,
+                "gpu_id": each.gpu_id,
+                "gpu_model": each.gpu_model,
+                "gpu_count": len(each.placement.gpus),
+                "equal_gpu_count": each.equal_gpu_count,
+                "expected_runtime_s": number(each.expected_runtime_s),
+                "score": number(each.score),
+                "chosen": each.job_id == decision.job_id and each.placement == decision.placement,
+            }
+            for each in decision.best_pairs[:shown]
         ],
+        "masked": _masked(decision),
+    }
+
+
+def _masked(decision: Decision) -> list[dict[str, Any]]:
+    groups = {
+        each.reason: (each.gpu_count, list(each.example_gpu_ids[:_MASKED_EXAMPLES])) for each in decision.masked_groups
+    }
+    if not groups:
+        alone: dict[str, list[str]] = {}
+        for each in decision.masked:
+            alone.setdefault(each.reason, []).append(each.gpu_id or each.gpu_model)
+        groups = {reason: (len(gpus), gpus[:_MASKED_EXAMPLES]) for reason, gpus in alone.items()}
+    return [
+        {"reason": reason, "gpu_count": count, "example_gpu_ids": examples}
+        for reason, (count, examples) in sorted(groups.items(), key=lambda item: -item[1][0])
+    ]
+
+
+def decided_prediction(decision: Decision, gpu_model: str) -> dict[str, Any] | None:
+    """The runtime that was expected when a job was placed; None: it was not placed, or that is not recorded.
+
+    Args:
+        decision: that placed it.
+        gpu_model: of its GPUs.
+    """
+    told = decision.prediction
+    if told is None:
+        return None
+    known = told.interval_coverage > 0.0
+    return {
+        "gpu_model": gpu_model or None,
+        "median_s": number(told.median_s),
+        "low_s": number(told.low_s) if known else None,
+        "high_s": number(told.high_s) if known else None,
+        "basis": None if told.basis is None else told.basis.name.lower(),
+        "time_s": number(decision.time_s),
+    }
+
+
+def waiting_document(told: WaitingExplanation) -> dict[str, Any]:
+    """Why a job waits, what its user could change, and when it may start: seconds from the explanation's moment."""
+    start = told.expected_start
+    return {
+        "category": told.reason.name.lower(),
+        "sentence": told.sentence,
+        "place": told.queue_place or None,
+        "queue_length": told.queue_length,
+        "gpus": [
+            {"reason": obstacle.value, "text": obstacle.label, "gpu_count": count}
+            for obstacle, count in told.obstacles.items()
+            if count
+        ],
+        "advice": [{"text": each.sentence, "gpu_count": each.gpu_count} for each in told.changes],
+        "start": None
+        if start is None
+        else {
+            name: number(max(value - told.time_s, 0.0))
+            for name, value in (("low_s", start.low_s), ("median_s", start.median_s), ("high_s", start.high_s))
+        },
+        "record": None
+        if start is None or not start.finished_count
+        else {"forecast_count": start.finished_count, "within_ratio": number(start.came_in_ratio)},
+        "no_start": told.no_expected_start or None,
+    }
+
+
+def waiting_without_orchestrator(job: Job, place: int | None, queue_length: int | None) -> dict[str, Any]:
+    """Why a job waits, from its record alone."""
+    return {
+        "category": reason_name(job),
+        "sentence": job.message,
+        "place": place,
+        "queue_length": queue_length,
+        "gpus": [],
+        "advice": [],
+        "start": None,
+        "record": None,
+        "no_start": "the orchestrator does not answer now",
     }
 
 
@@ -172,19 +269,6 @@ def prediction_document(prediction: RuntimePrediction) -> dict[str, Any]:
         "high_s": number(prediction.high_s),
         "basis": None if prediction.basis is None else prediction.basis.name.lower(),
     }
-
-
-def outcome_name(job: Job, attempt: JobAttempt) -> str:
-    """How an attempt ended, in one word: running, succeeded, failed, cancelled, lost or preempted."""
-    if attempt.end_s is None and not attempt.outcome:
-        return "running" if not job.state.final else job.state.name.lower()
-    if attempt.preempted:
-        return "preempted"
-    if attempt.excused:
-        return "lost"
-    if attempt.attempt == job.attempts[-1].attempt and job.state.final:
-        return job.state.name.lower()
-    return "failed"
 
 
 def exit_text(status: ExitStatus | None) -> str | None:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from adlro.client import AsyncClient, Credentials, Endpoints, JobEventKind
+from adlro.client import AsyncClient, Credentials, Endpoints, JobEventKind, JobFilter, JobOrder, JobState, JobView
 from adlro.client.health import check
 from adlro.errors import AdlroError, DeadlineExceeded
-from adlro.services.web.picture import Picture
+from adlro.records.decisions import DecisionView
+from adlro.records.jobs import Job
+from adlro.services.web.picture import WINDOW_S, Picture
+
+T = TypeVar("T")
 
 SOURCES: Final = ("ingest", "orchestrator", "decompose", "cluster")
 
@@ -24,13 +28,25 @@ STATUS_EVERY_S: Final = 0.5
 DESCRIBED_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 _HEALTH_EVERY_S: Final = 1.5
-# A call to a service that is away fails within this time.
-_SETTLED_S: Final = 0.5
+# While one is away.
+_HEALTH_SOON_S: Final = 0.3
+READINGS_EVERY_S: Final = 1.0
+# A stream to a service that is away ends within this time.
+_SETTLED_S: Final = 0.3
 _HEALTH_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 5.0
 _FIRST_DELAY_S: Final = 0.2
-_LONGEST_DELAY_S: Final = 2.0
+# A service that is back is live on the page soon after.
+_LONGEST_DELAY_S: Final = 1.0
 _DECISIONS_BEFORE: Final = 200
+# A page that opens several jobs asks for them one after the other.
+_TOGETHER_S: Final = 0.02
+# The stream by which a service is known to answer, though nothing changes.
+_STREAM_OF: Final = {"ingest": "jobs", "orchestrator": "status", "decompose": "state"}
+# Whether their services answer is told by other streams.
+_BESIDE: Final = frozenset({"decisions", "details", "readings"})
+_MOST_LEFT: Final = 16
+_ENDED: Final = tuple(each for each in JobState if each.final)
 # Events of a large snapshot are taken in turns with everything else.
 _EVENTS_AT_ONCE: Final = 100
 
@@ -84,7 +100,10 @@ class Feeds:
         self._wanted_at_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._revision: int | None = None
+        self._job_ids: frozenset[str] = frozenset()
+        self._gpu_ids: frozenset[str] = frozenset()
         self._running_since_s: dict[str, float] = {}
+        self._serves_again = {name: asyncio.Event() for name in SOURCES}
         self.sources = {name: Source() for name in SOURCES}
         self.sources_version = 0
 
@@ -97,16 +116,24 @@ class Feeds:
         """Whether streams are open."""
         return self._client is not None
 
-    def want(self, followed: frozenset[str]) -> None:
+    def want(self, followed: frozenset[str], job_ids: frozenset[str], gpu_ids: frozenset[str]) -> None:
         """Opens the streams that browsers need now, and closes those that nobody has needed for a while.
 
         Args:
             followed: the names of the topics that somebody follows; nothing while no page is open.
+            job_ids, gpu_ids: the jobs and the GPUs whose own page is open.
         """
         now_s = time.monotonic()
         wanted = {"jobs", "status", "described", "state", "health"} if followed else set()
         if "decisions" in followed:
             wanted.add("decisions")
+        self._gpu_ids = gpu_ids
+        wanted |= ({"details"} if job_ids else set()) | ({"readings"} if gpu_ids else set())
+        # Jobs that nobody follows any more are left out when another one comes, or when they are many.
+        if not job_ids <= self._job_ids or len(self._job_ids) > 2 * len(job_ids) + _MOST_LEFT:
+            self._job_ids = job_ids
+            if "details" in self._tasks:
+                self._tasks.pop("details").cancel()
         for kind in wanted:
             self._wanted_at_s[kind] = now_s
             if kind not in self._tasks:
@@ -114,6 +141,9 @@ class Feeds:
         for kind in list(self._tasks):
             if now_s - self._wanted_at_s[kind] > self._idle_s:
                 self._tasks.pop(kind).cancel()
+                if kind == "details":
+                    self._job_ids = frozenset()
+                    self._picture.take_details((), ())
         if not self._tasks and self._client is not None:
             client, self._client = self._client, None
             for name in SOURCES:
@@ -141,6 +171,8 @@ class Feeds:
             "described": ("cluster", self._description),
             "state": ("decompose", self._state),
             "decisions": ("orchestrator", self._decisions),
+            "details": ("ingest", self._details),
+            "readings": ("ingest", self._readings),
         }
         if kind == "health":
             self._tasks[kind] = self._spawn(self._health(), "health")
@@ -171,12 +203,15 @@ class Feeds:
                 await run(client)
             except AdlroError as error:
                 del self._running_since_s[kind]
-                # A decision more or less: whether the orchestrator answers is told by its status.
-                if kind != "decisions":
+                if kind not in _BESIDE:
                     self._set(source, "away", error.message)
             if time.monotonic() - began_s > _LONGEST_DELAY_S:
                 delay_s = _FIRST_DELAY_S
-            await asyncio.sleep(delay_s * random.uniform(0.7, 1.0))
+            # Where its health says that it serves again, at once.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay_s * random.uniform(0.7, 1.0)):
+                    await self._serves_again[source].wait()
+            self._serves_again[source].clear()
             delay_s = min(delay_s * 2.0, _LONGEST_DELAY_S)
 
     def _set(self, name: str, state: str, error: str) -> None:
@@ -186,58 +221,105 @@ class Feeds:
         elif source.error == error:
             return
         source.state, source.error = state, error
+        if name == "orchestrator" and state == "away":
+            self._picture.lose_status()
         self.sources_version += 1
 
     # What each service is asked
 
     async def _jobs(self, client: AsyncClient) -> None:
-        """WatchJobs: a snapshot, then every change; after an outage only what was missed, if it is still there."""
+        """WatchJobs with the view of a table: a snapshot, then every change; after an outage only what was missed."""
         picture, count = self._picture, 0
-        if not picture.jobs_complete:
-            self._revision = None
-        in_snapshot = self._revision is None
-        if in_snapshot:
-            picture.begin_snapshot()
-        async for event in client.watch(self._revision, patience_s=0.0):
-            if event.kind is JobEventKind.SNAPSHOT and not in_snapshot:
-                in_snapshot = True
-                picture.begin_snapshot()
-            if event.job is not None:
+        if self._revision is None or not picture.jobs_complete:
+            self._revision = await self._jobs_of_now(client)
+            self._set("ingest", "live", "")
+        changes = client.watch(self._revision, patience_s=0.0, view=JobView.BASIC)
+        async with _closing(changes):
+            async for event in changes:
+                if event.kind is not JobEventKind.CHANGE or event.job is None:
+                    self._revision = None  # what was missed is stored no more: all anew
+                    return
                 picture.take_job(event.job)
-            if event.kind is JobEventKind.SNAPSHOT_END:
-                in_snapshot = False
-                picture.end_snapshot()
-            if event.kind is not JobEventKind.SNAPSHOT:
                 self._revision = event.revision
                 self._set("ingest", "live", "")
-            count += 1
-            if count % _EVENTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                count += 1
+                if count % _EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    async def _jobs_of_now(self, client: AsyncClient) -> int:
+        """Takes the jobs that have not ended, and those that ended lately; returns the revision to go on from.
+
+        Changes are not filtered by time: a cluster that is set up anew begins again at zero.
+        """
+        newest = await client.list_page(JobFilter(states=_ENDED), page_size=1, order=JobOrder.ENDED, view=JobView.BASIC)
+        last_end_s = max((job.end_s or 0.0 for job in newest.jobs), default=0.0)
+        lately = JobFilter(active_after_s=max(last_end_s - WINDOW_S, 0.0))
+        picture, count, revision = self._picture, 0, 0
+        picture.begin_snapshot()
+        snapshot = client.watch(None, lately, patience_s=0.0, view=JobView.BASIC)
+        async with _closing(snapshot):
+            async for event in snapshot:
+                if event.kind is JobEventKind.SNAPSHOT_END:
+                    revision = event.revision
+                    break
+                if event.job is not None:
+                    picture.take_job(event.job)
+                count += 1
+                if count % _EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        picture.end_snapshot()
+        return revision
+
+    async def _details(self, client: AsyncClient) -> None:
+        """WatchJobs of the jobs whose page is open: all of them, however long ago they ended."""
+        await asyncio.sleep(_TOGETHER_S)
+        asked = self._job_ids
+        found: dict[str, Job] | None = {}
+        events = client.watch(job_filter=JobFilter(job_ids=asked), patience_s=0.0)
+        async with _closing(events):
+            async for event in events:
+                if event.kind is JobEventKind.SNAPSHOT and found is None:
+                    found = {}  # what was missed is stored no more: all anew
+                if event.job is not None and found is None:
+                    self._picture.take_detail(event.job)
+                elif event.job is not None and found is not None:
+                    found[event.job.job_id] = event.job
+                elif event.kind is JobEventKind.SNAPSHOT_END and found is not None:
+                    self._picture.take_details(asked, found.values())
+                    found = None
+
+    async def _readings(self, client: AsyncClient) -> None:
+        """GetTelemetry of the GPUs whose page is open: their newest raw values."""
+        while True:
+            async with _ticking(READINGS_EVERY_S):
+                asked = sorted(self._gpu_ids & self._picture.layout.index.keys())
+                if asked:
+                    found = await client.telemetry(gpu_ids=asked)
+                    self._picture.take_readings(found.latest)
 
     async def _status(self, client: AsyncClient) -> None:
-        """GetStatus, twice a second; after the cluster's description, so that no event seems to be missing."""
-        while True:
-            async with _ticking(STATUS_EVERY_S):
-                self._picture.take_status(await client.status())
-                self._set("orchestrator", "live", "")
+        """WatchStatus: the policy, who waits and why, the lag of events."""
+        async for status in client.watch_status(STATUS_EVERY_S):
+            self._picture.take_status(status)
+            self._set("orchestrator", "live", "")
 
     async def _description(self, client: AsyncClient) -> None:
-        """DescribeCluster, every few seconds: clock, lost GPUs, the revision of its newest event."""
+        """DescribeCluster, every few seconds: clock, lost GPUs."""
         while True:
             async with _ticking(DESCRIBED_EVERY_S):
                 self._picture.take_description(await client.describe_cluster(), time.time())
                 self._set("cluster", "live", "")
 
     async def _state(self, client: AsyncClient) -> None:
-        """WatchClusterState: the metrics of all GPUs, and drift."""
-        async for state in client.watch_cluster_state(min_interval_s=STATE_EVERY_S):
+        """WatchClusterState, as planes: the metrics of all GPUs in steps, and drift."""
+        async for state in client.watch_cluster_planes(min_interval_s=STATE_EVERY_S):
             self._picture.take_state(state)
             self._set("decompose", "live", "")
 
     async def _decisions(self, client: AsyncClient) -> None:
-        """WatchDecisions: only while somebody looks at decisions."""
+        """WatchDecisions, in short: only while somebody looks at decisions."""
         count = 0
-        async for decision in client.watch_decisions(history=_DECISIONS_BEFORE):
+        async for decision in client.watch_decisions(_DECISIONS_BEFORE, view=DecisionView.SUMMARY):
             self._picture.take_decisions([decision])
             count += 1
             if count % _EVENTS_AT_ONCE == 0:
@@ -247,22 +329,26 @@ class Feeds:
         """A service that hangs, or behind a line that is cut, ends no stream: it is asked whether it serves."""
         addresses = {
             "ingest": self._endpoints.ingest,
+            "orchestrator": self._endpoints.orchestrator,
             "decompose": self._endpoints.decompose,
             "cluster": self._endpoints.cluster,
         }
         while True:
-            async with _ticking(_HEALTH_EVERY_S):
+            away = any(each.state == "away" for each in self.sources.values())
+            async with _ticking(_HEALTH_SOON_S if away else _HEALTH_EVERY_S):
                 answers = await asyncio.gather(*(_serves(each, self._credentials) for each in addresses.values()))
                 for (name, address), serves in zip(addresses.items(), answers, strict=True):
                     if not serves and self.sources[name].state != "away":
                         self._set(name, "away", f"{name} at {address} does not serve now")
                     elif serves and self.sources[name].state == "away" and self._lives(name):
                         self._set(name, "live", "")
+                    elif serves and self.sources[name].state == "away":
+                        self._serves_again[name].set()
 
     def _lives(self, name: str) -> bool:
         """Whether a source has an open stream that says nothing, because nothing changes."""
-        since_s = self._running_since_s.get("jobs")
-        return name == "ingest" and since_s is not None and time.monotonic() - since_s > _SETTLED_S
+        since_s = self._running_since_s.get(_STREAM_OF.get(name, ""))
+        return since_s is not None and time.monotonic() - since_s > _SETTLED_S
 
 
 async def _serves(address: str, credentials: Credentials) -> bool:
@@ -270,6 +356,16 @@ async def _serves(address: str, credentials: Credentials) -> bool:
         async with asyncio.timeout(_HEALTH_TIMEOUT_S + 1.0):
             return await check(address, _HEALTH_TIMEOUT_S, credentials)
     return False
+
+
+@asynccontextmanager
+async def _closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """A stream that is closed at once where it is left."""
+    try:
+        yield stream
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
 
 
 class _ticking:  # noqa: N801 - reads as a statement: `async with _ticking(0.5):`

@@ -5,7 +5,6 @@ A figure that is not known is None, never zero.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,17 +13,13 @@ import numpy as np
 
 from adlro.records.decisions import DecisionBasis
 from adlro.records.events import ClockMode
+from adlro.records.status import LATE_EVENT_S, OrchestratorStatus
 from adlro.services.web.documents import number
-from adlro.services.web.picture import LOST, NOT_REPORTED, Picture
+from adlro.services.web.picture import LOST, NOT_REPORTED, WINDOW_S, Picture
 from adlro.services.web.viewers import Viewer
 
-# The figures of the past look back so long, in seconds of the cluster's clock.
-WINDOW_S: Final = 3600.0
 _USERS_SHOWN: Final = 20
-# At this rate a healthy GPU is flagged at each look (adlro.records.matrices.GpuDrift).
-_FALSE_ALARM_RATIO: Final = 0.01
-# The orchestrator takes events in batches: fewer than these say nothing.
-LAG_TOLD_FROM: Final = 200
+_NAMES_TOLD: Final = 3
 _BASES_IN_WORDS: Final = {
     DecisionBasis.OUT_OF_RANGE: "what it saw was outside its training",
     DecisionBasis.FAILED: "it failed",
@@ -72,10 +67,21 @@ def _jobs(picture: Picture, viewer: Viewer, now_s: float | None) -> dict[str, An
     if not picture.jobs_complete:
         return dict.fromkeys((*names, "wait_p95_s", "failed_ratio_1h"))
     jobs, user = picture.jobs, viewer.only_user
-    counts = jobs.counts(user)
     since_s = (now_s or 0.0) - WINDOW_S
     waits = jobs.waits_s(since_s, user)
     succeeded, failed = jobs.ended_since(since_s, user)
+    # The orchestrator's own numbers are of one moment; ingest's are there while it is away, and for one user's jobs.
+    status = picture.status if picture.status_live and viewer.sees_all else None
+    numbers = _numbers_of_table(picture, viewer) if status is None or not status.acting else _numbers_of_status(status)
+    return numbers | {
+        "wait_p95_s": round(float(np.percentile(waits, 95)), 3) if len(waits) else None,
+        "failed_ratio_1h": round(failed / (succeeded + failed), 4) if succeeded + failed else None,
+    }
+
+
+def _numbers_of_table(picture: Picture, viewer: Viewer) -> dict[str, Any]:
+    jobs, user = picture.jobs, viewer.only_user
+    counts = jobs.counts(user)
     waiting = counts["state"]["pending"]
     by_user = jobs.waiting_by_user(_USERS_SHOWN) if viewer.sees_all else {viewer.user: waiting} if waiting else {}
     return {
@@ -85,8 +91,20 @@ def _jobs(picture: Picture, viewer: Viewer, now_s: float | None) -> dict[str, An
         "queue_by_user": by_user,
         "running": counts["state"]["running"],
         "running_by_model": jobs.running_by_model(user),
-        "wait_p95_s": round(float(np.percentile(waits, 95)), 3) if len(waits) else None,
-        "failed_ratio_1h": round(failed / (succeeded + failed), 4) if succeeded + failed else None,
+    }
+
+
+def _numbers_of_status(status: OrchestratorStatus) -> dict[str, Any]:
+    by_reason = {reason.name.lower(): count for reason, count in status.waiting_by_reason.items() if count}
+    if status.waiting_for_begin_time_count:
+        by_reason["begin_time"] = by_reason.get("begin_time", 0) + status.waiting_for_begin_time_count
+    return {
+        "queue_length": status.queue_length + status.waiting_for_begin_time_count,
+        "queue_by_reason": by_reason,
+        "queue_by_type": {kind.name.lower(): count for kind, count in status.waiting_by_job_type.items() if count},
+        "queue_by_user": {each.user: each.count for each in status.waiting_by_user},
+        "running": status.running_count,
+        "running_by_model": {each.gpu_model: each.running_count for each in status.gpu_models if each.running_count},
     }
 
 
@@ -118,7 +136,7 @@ def _status(picture: Picture) -> dict[str, Any]:
         "drained": [
             {"node_id": each, "reason": status.drain_reasons.get(each, "")} for each in status.drained_node_ids
         ],
-        "event_lag": picture.event_lag,
+        "event_lag": None if picture.event_lag is None else picture.event_lag.unapplied_count,
     }
 
 
@@ -127,11 +145,14 @@ def _busy(picture: Picture) -> dict[str, Any]:
         return {"busy_ratio": None, "drift": None}
     levels = picture.metric_planes()["utilization"]
     there = (levels != NOT_REPORTED) & ((picture.state_plane() & 15) != LOST)
-    flagged = sum(1 for each in picture.state.gpus if each.drift.flagged)
-    judged = sum(1 for each in picture.state.gpus if each.drift.job_count)
+    drift = picture.state.drift_summary
     return {
         "busy_ratio": round(float(levels[there].mean()) / 254.0, 3) if there.any() else None,
-        "drift": {"flagged": flagged, "by_chance": round(judged * _FALSE_ALARM_RATIO, 1)},
+        "drift": {
+            "flagged": drift.flagged_count,
+            "suspected": max(drift.suspected_count - drift.flagged_count, 0),
+            "by_chance": round(max(drift.suspected_by_chance_count, 0.0), 1),
+        },
     }
 
 
@@ -144,8 +165,15 @@ def alerts(picture: Picture, shown: Mapping[str, Any]) -> list[dict[str, str]]:
     """
     told = _status_alerts(picture)
     lag = picture.event_lag
-    if lag is not None and lag >= LAG_TOLD_FROM:
-        told.append(_alert("error", f"The orchestrator is {lag} events behind the cluster: what it says is old.", "/"))
+    if lag is not None and lag.oldest_unapplied_s >= LATE_EVENT_S:
+        told.append(
+            _alert(
+                "error",
+                f"The orchestrator is {lag.unapplied_count} events behind the cluster, the oldest of them"
+                f" {lag.oldest_unapplied_s:.0f} s old: what it says is old.",
+                "/",
+            )
+        )
     reasons = (
         {} if picture.described is None else {each.gpu_id: each.reason for each in picture.described.gpu_conditions}
     )
@@ -157,15 +185,7 @@ def alerts(picture: Picture, shown: Mapping[str, Any]) -> list[dict[str, str]]:
         )
     elif lost:
         told.append(_alert("error", f"{len(lost)} GPUs are lost, {lost[0]} among them.", "/"))
-    drift = shown.get("drift")
-    if drift is not None and _more_than_chance(drift["flagged"], drift["by_chance"]):
-        told.append(
-            _alert(
-                "warning",
-                f"{drift['flagged']} GPUs are flagged as slow; about {drift['by_chance']:g} would be by chance.",
-                "/",
-            )
-        )
+    told += _drift_alerts(picture)
     refused = picture.jobs.counts(None)["reason"].get("no_fitting_gpu", 0) if picture.jobs_complete else 0
     if refused:
         jobs = "1 job asks" if refused == 1 else f"{refused} jobs ask"
@@ -175,9 +195,17 @@ def alerts(picture: Picture, shown: Mapping[str, Any]) -> list[dict[str, str]]:
     return told
 
 
-def _more_than_chance(flagged: int, by_chance: float) -> bool:
-    """Whether healthy GPUs would hardly be flagged as often: three standard deviations of a Poisson number."""
-    return flagged > by_chance + 3.0 * math.sqrt(max(by_chance, 0.1))
+def _drift_alerts(picture: Picture) -> list[dict[str, str]]:
+    """GPUs that are flagged as slower: one look in a hundred at the whole cluster flags a healthy one."""
+    drifts = {} if picture.state is None else picture.state.drifts
+    flagged = {gpu_id: each for gpu_id, each in drifts.items() if each.flagged}
+    if not flagged:
+        return []
+    named = ", ".join(f"{gpu_id} ({each.speed_ratio:.0%})" for gpu_id, each in list(flagged.items())[:_NAMES_TOLD])
+    more = f" and {len(flagged) - _NAMES_TOLD} more" if len(flagged) > _NAMES_TOLD else ""
+    gpus = "1 GPU is" if len(flagged) == 1 else f"{len(flagged)} GPUs are"
+    href = f"/gpus/{quote(next(iter(flagged)), safe='')}" if len(flagged) == 1 else "/"
+    return [_alert("warning", f"{gpus} slower than the model: {named}{more} of its speed.", href)]
 
 
 def _alert(level: str, text: str, href: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", re.ASCII)
 _MOST: Final = 500
 _LARGEST_BYTES: Final = 64 << 20
 _ROWS: Final = 2000
+_LARGEST_COMPARISON_BYTES: Final = 4 << 20
+_COMPARISON: Final = "adlro.compare.v1"
 _CURVE, _SETTINGS = "curve.jsonl", "settings.json"
 
 
@@ -85,6 +88,60 @@ def report(folder: str, name: str) -> bytes:
     if path.suffix != ".html" or not path.is_file() or path.stat().st_size > _LARGEST_BYTES:
         raise NotFound("there is no report of this name", field="name")
     return path.read_bytes()
+
+
+def comparison(folder: str, acting: str, shadow: str) -> dict[str, Any] | None:
+    """What the shadow policy would have gained, by the newest comparison (`adlro compare`); None: there is none.
+
+    Args:
+        folder: that has the documents.
+        acting: the policy under which the jobs ran.
+        shadow: the other one; empty: any.
+    """
+    dated = []
+    for path in _entries(folder):
+        if path.suffix == ".json" and path.is_file():
+            state = path.stat()
+            if state.st_size <= _LARGEST_COMPARISON_BYTES:
+                dated.append((state.st_mtime_ns, str(path)))
+    for written_ns, name in sorted(dated, reverse=True):
+        found = _comparison(name, written_ns)
+        for row in found.get("paired", ()):
+            if row["policy"] == acting and shadow in ("", row["other"]):
+                return {**row, "written_unix_s": round(written_ns / 1e9, 1), "name": Path(name).name}
+    return None
+
+
+@lru_cache(maxsize=64)
+def _comparison(name: str, _written_ns: int) -> dict[str, Any]:
+    """The pairs of a document of `adlro compare`; empty: it is another one. Read once for each change of the file."""
+    document = _json(Path(name))
+    pairs, jobs, interval = document.get("paired"), document.get("jobs"), document.get("interval")
+    if document.get("schema") != _COMPARISON or not isinstance(pairs, list):
+        return {}
+    count = jobs.get("measured") if isinstance(jobs, dict) else None
+    refused = interval.get("refused") if isinstance(interval, dict) else None
+    rows = []
+    for each in pairs[:_MOST]:
+        if not isinstance(each, dict) or not _finite(each.get("mean_jct_ratio")):
+            continue
+        bounds = each.get("mean_jct_ratio_ci95")
+        known = isinstance(bounds, list) and len(bounds) == 2 and all(_finite(bound) for bound in bounds)
+        low, high = (bounds[0] - 1.0, bounds[1] - 1.0) if known and isinstance(bounds, list) else (None, None)
+        rows.append(
+            {
+                "policy": str(each.get("baseline", "")),
+                "other": str(each.get("policy", "")),
+                "metric": "mean completion time",
+                "difference_ratio": each["mean_jct_ratio"] - 1.0,
+                "low_ratio": low,
+                "high_ratio": high,
+                "job_count": count if _finite(count) else None,
+                "refused": refused if isinstance(refused, str) else None,
+                "text": None,
+            }
+        )
+    return {"paired": rows}
 
 
 def _report_rows(document: dict[str, Any]) -> list[dict[str, Any]]:

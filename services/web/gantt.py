@@ -1,99 +1,100 @@
-"""What ran where between two times: bars or, where there are too many, how much of each node was in use. No I/O."""
+"""What ran where between two times, as ingest tells a user: bars or, where they are too many, how much was held.
+
+Of another user's job, which he may not know, a bar has the GPU and the times, and nothing else. No I/O.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy as np
 
-from adlro.records.jobs import Job, JobAttempt
-from adlro.services.web.documents import number, outcome_name, type_name
-from adlro.services.web.picture import Picture
-from adlro.services.web.viewers import Viewer
+from adlro.records.history import AttemptBars, AttemptHistory, AttemptOccupancy, AttemptOutcome, RowKind
+from adlro.records.jobs import JobType
+from adlro.services.web.documents import number, type_name
+from adlro.services.web.picture import Layout
 
 MAX_BARS: Final = 5000
-_BUCKETS: Final = 240
+BUCKETS: Final = 240
+OUTCOMES: Final = {
+    AttemptOutcome.UNSPECIFIED: None,
+    AttemptOutcome.RUNNING: "running",
+    AttemptOutcome.SUCCEEDED: "succeeded",
+    AttemptOutcome.FAILED: "failed",
+    AttemptOutcome.LOST: "lost",
+    AttemptOutcome.STOPPED: "cancelled",
+    AttemptOutcome.PREEMPTED: "preempted",
+}
 
 
-def gantt_answer(
-    picture: Picture,
-    viewer: Viewer,
-    from_s: float,
-    to_s: float,
+def gantt_document(
+    layout: Layout,
+    history: AttemptHistory,
     now_s: float,
-    max_bars: int,
-    gpu_ids: Collection[str],
+    name_of: Callable[[str], str | None],
+    differing: Collection[tuple[str, int]] | None,
 ) -> dict[str, Any]:
-    """The attempts that a viewer may see, of the time between `from_s` and `to_s` of the cluster's clock.
+    """An answer for the Gantt screen.
 
     Args:
-        picture: the services' state.
-        viewer: who looks.
-        from_s, to_s: the range.
+        layout: the cluster's GPUs; bars on others are left out.
+        history: ingest's answer to the user.
         now_s: the clock's time now.
-        max_bars: with more of them the answer has the nodes' occupancy instead.
-        gpu_ids: only these GPUs; empty: all.
+        name_of: the name of a job that he may see; None: not known here.
+        differing: attempts that the shadow policy would have started otherwise; None: not known.
     """
-    layout = picture.layout
-    found: list[tuple[int, Job, JobAttempt]] = []
-    for job in picture.jobs.jobs():
-        if not viewer.sees(job):
-            continue
-        for attempt in job.attempts:
-            if attempt.start_s is None or attempt.start_s > to_s:
-                continue
-            if attempt.end_s is not None and attempt.end_s < from_s:
-                continue
-            for gpu_id in attempt.placement.gpu_ids:
-                at = layout.index.get(gpu_id)
-                if at is not None and (not gpu_ids or gpu_id in gpu_ids):
-                    found.append((at, job, attempt))
-    found.sort(key=lambda each: (each[0], each[2].start_s or 0.0))
-    many = len(found) > max_bars
+    bars = None if history.bars is None else _bars(layout, history.bars, name_of, differing)
     return {
-        "from_s": from_s,
-        "to_s": to_s,
+        "from_s": history.from_s,
+        "to_s": history.to_s,
         "now_s": number(now_s),
         "gpus": layout.gpu_ids,
         "nodes": layout.nodes,
         "node": layout.node,
         "models": layout.models,
         "model": layout.model,
-        "bars": None if many else _bars(found),
-        "occupancy": _occupancy(picture, found, from_s, to_s, now_s) if many else None,
-        "bar_count": len(found),
-        "left_out": len(found) if many else 0,
+        "bars": bars,
+        "occupancy": None if history.occupancy is None else _occupancy(layout, history.occupancy),
+        "bar_count": history.bar_count,
+        "left_out": history.bar_count if bars is None else history.bar_count - len(bars["gpu"]),
     }
 
 
-def _bars(found: list[tuple[int, Job, JobAttempt]]) -> dict[str, list[Any]]:
+def _bars(
+    layout: Layout,
+    bars: AttemptBars,
+    name_of: Callable[[str], str | None],
+    differing: Collection[tuple[str, int]] | None,
+) -> dict[str, list[Any]]:
+    found = [(layout.index[bar.gpu_id], bar) for bar in bars if bar.gpu_id in layout.index]
+    found.sort(key=lambda each: (each[0], each[1].start_s))
+    shown = [bar for _, bar in found]
     return {
-        "gpu": [at for at, _, _ in found],
-        "start_s": [number(attempt.start_s) for _, _, attempt in found],
-        "end_s": [number(attempt.end_s) for _, _, attempt in found],
-        "job": [job.job_id for _, job, _ in found],
-        "name": [job.spec.name for _, job, _ in found],
-        "user": [job.spec.user for _, job, _ in found],
-        "type": [type_name(job.spec.job_type) for _, job, _ in found],
-        "outcome": [outcome_name(job, attempt) for _, job, attempt in found],
-        "differs": [None] * len(found),
+        "gpu": [at for at, _ in found],
+        "start_s": [bar.start_s for bar in shown],
+        "end_s": [number(bar.end_s) for bar in shown],
+        "job": [bar.job_id for bar in shown],
+        "name": [name_of(bar.job_id) if bar.job_id else None for bar in shown],
+        "user": [bar.user or None for bar in shown],
+        "type": [type_name(JobType(bar.job_type)) for bar in shown],
+        "outcome": [OUTCOMES[bar.outcome] for bar in shown],
+        "differs": [None if differing is None else (bar.job_id, bar.attempt) in differing for bar in shown],
     }
 
 
-def _occupancy(
-    picture: Picture, found: list[tuple[int, Job, JobAttempt]], from_s: float, to_s: float, now_s: float
-) -> dict[str, Any]:
-    """The share of each node's GPUs that was in use, in each part of the range."""
-    layout = picture.layout
-    bucket_s = max((to_s - from_s) / _BUCKETS, 1e-9)
-    used = np.zeros((len(layout.nodes), _BUCKETS))
-    for at, _, attempt in found:
-        start_s = max(attempt.start_s or 0.0, from_s)
-        end_s = min(attempt.end_s if attempt.end_s is not None else now_s, to_s)
-        first, last = (start_s - from_s) / bucket_s, max((end_s - from_s) / bucket_s, 0.0)
-        for bucket in range(int(first), min(int(last) + 1, _BUCKETS)):
-            used[layout.node[at], bucket] += max(min(last, bucket + 1) - max(first, bucket), 0.0)
-    sizes = np.bincount(np.array(layout.node, np.int64), minlength=len(layout.nodes))
-    shares = np.clip(used / np.maximum(sizes, 1)[:, None], 0.0, 1.0)
-    return {"bucket_s": bucket_s, "node": [[round(float(each), 3) for each in row] for row in shares]}
+def _occupancy(layout: Layout, given: AttemptOccupancy) -> dict[str, Any]:
+    """The share of each node's GPU time that was held, in each part of the range.
+
+    With very many nodes ingest tells it by GPU model: then each node shows its model's.
+    """
+    ratios = np.frombuffer(given.held, np.uint8).reshape(len(given.row_names), given.bucket_count) / 255.0
+    rows = {name: [round(float(each), 3) for each in row] for name, row in zip(given.row_names, ratios, strict=True)}
+    model_of = {layout.node_of[gpu_id]: model for gpu_id, model in layout.model_of.items()}
+    by_node = given.row_kind is RowKind.NODE
+    names = [name if by_node else model_of.get(name, "") for name in layout.nodes]
+    return {
+        "bucket_s": given.bucket_s,
+        "row_kind": given.row_kind.name.lower(),
+        "node": [rows.get(name, [0.0] * given.bucket_count) for name in names],
+    }

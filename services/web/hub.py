@@ -131,6 +131,16 @@ class Hub:
             each.line.topic.name for tab in self._tabs if not tab.asleep for each in tab.subscriptions.values()
         )
 
+    def followed_ids(self, name: str) -> frozenset[str]:
+        """The ids of the jobs, or of the GPUs, whose own topic somebody follows who is awake."""
+        return frozenset(
+            each.line.topic.params["id"]
+            for tab in self._tabs
+            if not tab.asleep
+            for each in tab.subscriptions.values()
+            if each.line.topic.name == name
+        )
+
     def open(self, viewer: Viewer) -> Tab:
         """A new connection."""
         tab = Tab(viewer)

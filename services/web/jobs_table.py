@@ -1,6 +1,6 @@
 """The jobs that the page knows, as columns: filters and orders of ten thousand waiting jobs in milliseconds. No I/O.
 
-Jobs that have ended are kept only for the figures of the last hour and for who looks at one: the oldest go.
+Jobs that have ended are kept only for the figures of the last hour: the oldest go.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class LiveSockets:
         connection = self._connections[tab] = _Connection(websocket, tab, session)
         if session is not None:
             session.sockets += 1
-        self._feeds.want(self._followed())
+        self._want()
         connection.put([hello(self._epoch, viewer, TICK_S), self._sources()])
         sender = asyncio.create_task(connection.send(), name="socket sender")
         reader = asyncio.create_task(self._read(websocket, connection), name="socket reader")
@@ -193,7 +193,7 @@ class LiveSockets:
         """One round: logins that are over, streams that are needed, what is to be sent."""
         for session, reason in self._sessions.sweep():
             self.end_session(session, reason)
-        self._feeds.want(self._followed())
+        self._want()
         # What a page has not read yet; not what follows now.
         busy = {tab for tab, connection in self._connections.items() if connection.busy}
         if self._told_sources != self._feeds.sources_version:
@@ -229,9 +229,11 @@ class LiveSockets:
             return f"this login has {most_of_session} pages open, which is the most; close one"
         return ""
 
-    def _followed(self) -> frozenset[str]:
+    def _want(self) -> None:
+        """Opens the streams that the pages need now."""
         awake = any(not tab.asleep for tab in self._connections)
-        return self._hub.followed() | ({"head"} if awake else frozenset())
+        followed = self._hub.followed() | ({"head"} if awake else frozenset())
+        self._feeds.want(followed, self._hub.followed_ids("job"), self._hub.followed_ids("gpu"))
 
     def _sources(self) -> str:
         return frames.control("sources", **self._feeds.sources_document())
@@ -274,6 +276,7 @@ class LiveSockets:
                 return ""
             self._used(connection)
             connection.put(self._hub.subscribe(tab, key, now))
+            self._want()
         elif op == "unsubscribe":
             self._hub.unsubscribe(tab, key)
         elif op == "ack" and _whole(given.get("rev")):
@@ -287,7 +290,7 @@ class LiveSockets:
             self._hub.sleep(connection.tab)
         elif connection.tab.asleep:
             self._used(connection)
-            self._feeds.want(self._followed())
+            self._want()
             connection.put([self._sources(), *self._hub.wake(connection.tab, time.time())])
 
     def _used(self, connection: _Connection) -> None:

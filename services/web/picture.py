@@ -6,7 +6,7 @@ Each part has a version, so that what is derived from it is made again only afte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -17,15 +17,19 @@ from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision
 from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job
-from adlro.records.matrices import ClusterState
-from adlro.records.status import OrchestratorStatus
+from adlro.records.matrices import ClusterPlanes, TelemetryBlock
+from adlro.records.status import EventLag, OrchestratorStatus
 from adlro.records.telemetry import Metric
 from adlro.services.web.jobs_table import JobTable
 
 T = TypeVar("T")
 
 DECISIONS_KEPT: Final = 1000
+# The figures of the past look back so long, in seconds of the cluster's clock.
+WINDOW_S: Final = 3600.0
 METRICS: Final = tuple(Metric)
+
+_PARTS: Final = ("status", "described", "cluster", "state", "decisions", "complete", "details", "readings")
 
 Plane = NDArray[np.uint8]
 # Values of a plane of one byte a GPU.
@@ -65,13 +69,26 @@ class Layout:
         )
 
 
+def readings_of(newest: TelemetryBlock) -> dict[str, dict[Metric, float]]:
+    """The newest raw values of each GPU of a block."""
+    columns = {metric: column.raw[-1] for metric, column in newest.columns.items() if len(column.raw)}
+    return {
+        gpu_id: {metric: float(values[at]) for metric, values in columns.items()}
+        for at, gpu_id in enumerate(newest.gpu_ids)
+    }
+
+
 class Picture:
     """The services' state as the page knows it.
 
     Attributes:
-        jobs: all jobs that are known.
+        jobs: the jobs that have not ended, and those that ended lately; without what a table does not show.
         jobs_complete: their first snapshot has ended; before, no number of jobs is right.
+        details: all of the jobs whose page somebody follows.
+        details_known: the ids of those that were asked for: one that is not in `details` does not exist.
+        readings: the newest raw values of the GPUs whose page somebody follows, by GPU.
         status, described, cluster, state: None: not known yet.
+        status_live: the orchestrator answers now; otherwise `status` is its last word.
         decisions: newest first.
         decisions_known: a stream of them has begun.
     """
@@ -79,14 +96,18 @@ class Picture:
     def __init__(self) -> None:
         self.jobs = JobTable()
         self.jobs_complete = False
+        self.details: dict[str, Job] = {}
+        self.details_known: frozenset[str] = frozenset()
+        self.readings: Mapping[str, Mapping[Metric, float]] = {}
+        self.status_live = False
         self.status: OrchestratorStatus | None = None
         self.described: ClusterDescription | None = None
         self.cluster: Cluster | None = None
-        self.state: ClusterState | None = None
+        self.state: ClusterPlanes | None = None
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self.decisions_known = False
         self.layout = Layout()
-        self.version = dict.fromkeys(("status", "described", "cluster", "state", "decisions", "complete"), 0)
+        self.version = dict.fromkeys(_PARTS, 0)
         self._described_unix_s = 0.0
         self._snapshot: set[str] | None = None
         self._made: dict[str, tuple[tuple[int, ...], Any]] = {}
@@ -121,13 +142,9 @@ class Picture:
         return found or Capabilities()
 
     @property
-    def event_lag(self) -> int | None:
-        """Events of the cluster that the orchestrator has not taken yet, at least."""
-        if self.status is None or self.described is None:
-            return None
-        if self.status.cluster_incarnation != self.described.incarnation:
-            return None
-        return max(self.described.revision - self.status.cluster_revision, 0)
+    def event_lag(self) -> EventLag | None:
+        """How far the orchestrator is behind the cluster; None: it does not act, or does not answer."""
+        return self.status.event_lag if self.status is not None and self.status_live else None
 
     @property
     def lost_gpu_ids(self) -> Sequence[str]:
@@ -143,8 +160,14 @@ class Picture:
 
     def take_status(self, status: OrchestratorStatus) -> None:
         """The orchestrator's status."""
-        if status != self.status:
-            self.status = status
+        if status != self.status or not self.status_live:
+            self.status, self.status_live = status, True
+            self.version["status"] += 1
+
+    def lose_status(self) -> None:
+        """The orchestrator answers no more: its last word is no figure of now."""
+        if self.status_live:
+            self.status_live = False
             self.version["status"] += 1
 
     def take_description(self, described: ClusterDescription, wall_unix_s: float) -> None:
@@ -159,10 +182,26 @@ class Picture:
             self.cluster, self.layout = cluster, Layout.of(cluster)
             self.version["cluster"] += 1
 
-    def take_state(self, state: ClusterState) -> None:
+    def take_state(self, state: ClusterPlanes) -> None:
         """The matrix of the GPUs."""
         self.state = state
         self.version["state"] += 1
+
+    def take_readings(self, newest: TelemetryBlock) -> None:
+        """The newest raw values of some GPUs."""
+        self.readings = readings_of(newest)
+        self.version["readings"] += 1
+
+    def take_details(self, asked: Collection[str], found: Iterable[Job]) -> None:
+        """All of the jobs that somebody follows: those asked for that are not found do not exist."""
+        self.details = {job.job_id: job for job in found}
+        self.details_known = frozenset(asked)
+        self.version["details"] += 1
+
+    def take_detail(self, job: Job) -> None:
+        """All of a job that somebody follows, after a change."""
+        self.details[job.job_id] = job
+        self.version["details"] += 1
 
     def take_decisions(self, decisions: Iterable[Decision]) -> None:
         """New decisions, oldest first."""
@@ -178,10 +217,10 @@ class Picture:
         self._snapshot = set()
 
     def take_job(self, job: Job) -> None:
-        """A job in its present state."""
+        """A job in its present state; after the snapshot, a state that is older than the known one is passed over."""
         if self._snapshot is not None:
             self._snapshot.add(job.job_id)
-        self.jobs.take(job, newest=True)
+        self.jobs.take(job, newest=self._snapshot is not None)
 
     def end_snapshot(self) -> None:
         """All jobs have been told: the others exist no more."""
@@ -247,9 +286,9 @@ class Picture:
         for gpu_id in self.lost_gpu_ids:
             if gpu_id in index:
                 plane[index[gpu_id]] = LOST
-        for each in () if self.state is None else self.state.gpus:
-            if each.drift.flagged and each.gpu_id in index:
-                plane[index[each.gpu_id]] |= DRIFTS
+        for gpu_id, drift in ({} if self.state is None else self.state.drifts).items():
+            if drift.flagged and gpu_id in index:
+                plane[index[gpu_id]] |= DRIFTS
         return plane
 
     def _made_planes(self) -> dict[str, Plane]:
@@ -257,10 +296,11 @@ class Picture:
         planes = {metric.name.lower(): np.full(count, NOT_REPORTED, np.uint8) for metric in METRICS}
         if self.state is None:
             return planes
-        same = tuple(each.gpu_id for each in self.state.gpus) == self.layout.gpu_ids
-        where = [self.layout.index.get(each.gpu_id, -1) for each in self.state.gpus] if not same else []
+        told = tuple(gpu_id for gpu_id, _, _ in self.state.gpus)
+        same = told == self.layout.gpu_ids
+        where = [self.layout.index.get(gpu_id, -1) for gpu_id in told] if not same else []
         for metric, plane in self.state.planes.items():
-            values = np.asarray(plane.normalized, np.float64)
+            values = np.asarray(plane, np.float64)
             known = np.isfinite(values)
             levels = np.full(len(values), NOT_REPORTED, np.uint8)
             levels[known] = np.rint(np.clip(values[known], 0.0, 1.0) * 254.0).astype(np.uint8)

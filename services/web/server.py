@@ -18,7 +18,6 @@ from adlro.client import Credentials, Endpoints
 from adlro.errors import InvalidInput
 from adlro.kit.addresses import ListenFailed, check_listenable, join_address, listen_error, split_address
 from adlro.kit.health import HealthState
-from adlro.kit.identity import Caller, UsersFile
 from adlro.kit.log import get_logger
 from adlro.kit.metrics import MetricsEndpoint, describe_process, process_registry
 from adlro.kit.port import check_protected, tell_protection
@@ -31,9 +30,10 @@ from adlro.services.web.assets import Assets
 from adlro.services.web.feeds import Feeds
 from adlro.services.web.hub import Hub
 from adlro.services.web.live import MAX_MESSAGE_BYTES, LiveSockets
+from adlro.services.web.logins import Logins
 from adlro.services.web.picture import Picture
 from adlro.services.web.protection import Hosts
-from adlro.services.web.sessions import Session, Sessions
+from adlro.services.web.sessions import Sessions
 from adlro.services.web.settings import WebSettings
 
 _PING_EVERY_S: Final = 10.0
@@ -107,17 +107,9 @@ class RunningWeb:
             await asyncio.to_thread(self._metrics_endpoint.close)
 
 
-def callers_of(users: UsersFile | None) -> _Callers | None:
-    """Who has which token: today from the services' users' file, which the page reads too; None: there are no users."""
-    return None if users is None else _Callers(users)
-
-
-class _Callers:
-    def __init__(self, users: UsersFile) -> None:
-        self._users = users
-
-    def __call__(self, token: str) -> Caller | None:
-        return self._users.caller(token)
+def has_users(settings: WebSettings) -> bool:
+    """Whether people log in: where the services have users, the page has a token of its own."""
+    return bool(settings.service_token_file or settings.users_file)
 
 
 async def start_web(settings: WebSettings) -> RunningWeb:
@@ -127,10 +119,11 @@ async def start_web(settings: WebSettings) -> RunningWeb:
         ListenFailed: it can't listen on the address of the settings, or must not.
     """
     key = environment_key(type(settings), "listen")
-    check_protected(settings, key)
+    # Who has a token is asked of ingest: with one of its own the page lets nobody in without a login.
+    judged = settings.model_copy(update={"users_file": settings.users_file or settings.service_token_file})
+    check_protected(judged, key)
     try:
         credentials = Credentials.of_service(settings)
-        users = UsersFile(settings.users_file, "ADLRO_USERS_FILE") if settings.users_file else None
         if settings.tls_cert_file:
             TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file).read()
     except InvalidInput as error:
@@ -152,7 +145,7 @@ async def start_web(settings: WebSettings) -> RunningWeb:
         if settings.metrics_listen:
             metrics_key = environment_key(type(settings), "metrics_listen")
             metrics_endpoint = MetricsEndpoint(settings.metrics_listen, registry, metrics_key)
-        parts, feeds = _parts(settings, context, credentials, users)
+        parts, feeds = _parts(settings, context, credentials)
         server = _Server(_config(settings, parts))
         serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
         while not server.started:
@@ -168,17 +161,15 @@ async def start_web(settings: WebSettings) -> RunningWeb:
     context.spawn(parts.live.run(), "rounds")
     if settings.tls_cert_file:
         context.spawn(_renew(settings, server.config), "certificates")
-    if parts.sessions is not None:
-        context.spawn(_close_clients(parts), "clients of logins")
+    if parts.logins is not None:
+        context.spawn(parts.logins.run(), "logins")
     _measure(context, parts)
     context.health.set_serving(True, source="start")
-    tell_protection(settings)
+    tell_protection(judged)
     return RunningWeb(context, server, serving, parts, feeds, metrics_endpoint)
 
 
-def _parts(
-    settings: WebSettings, context: ServiceContext, credentials: Credentials, users: UsersFile | None
-) -> tuple[Parts, Feeds]:
+def _parts(settings: WebSettings, context: ServiceContext, credentials: Credentials) -> tuple[Parts, Feeds]:
     endpoints = Endpoints(
         settings.ingest_address, settings.decompose_address, settings.orchestrator_address, settings.cluster_address
     )
@@ -189,8 +180,8 @@ def _parts(
         context.crashed.set()
 
     feeds = Feeds(endpoints, credentials, picture, crashed, settings.streams_idle_s)
-    callers = callers_of(users)
-    sessions = Sessions(callers or (lambda _: None), settings.session_idle_s, settings.session_limit_s, time.monotonic)
+    sessions = Sessions(settings.session_idle_s, settings.session_limit_s, time.monotonic)
+    clients = UserClients(endpoints, credentials)
     epoch = secrets.token_urlsafe(_EPOCH_BYTES)
     limits = (settings.max_sockets, settings.max_sockets_per_session)
     live = LiveSockets(Hub(picture), feeds, sessions, epoch, limits, context.log)
@@ -198,8 +189,8 @@ def _parts(
         settings=settings,
         picture=picture,
         live=live,
-        clients=UserClients(endpoints, credentials),
-        sessions=None if callers is None else sessions,
+        clients=clients,
+        logins=Logins(sessions, clients, time.monotonic) if has_users(settings) else None,
         assets=Assets(),
         hosts=Hosts(settings.listen, settings.host_names),
         log=context.log,
@@ -274,17 +265,8 @@ async def _renew(settings: WebSettings, config: uvicorn.Config) -> None:
             get_logger().info("certificates were changed")
 
 
-async def _close_clients(parts: Parts) -> None:
-    """Closes the connections of logins that have ended, soon after their end."""
-    assert parts.sessions is not None
-    while True:
-        await asyncio.sleep(1.0)
-        alive: dict[str, Session] = {each.session_id: each for each in parts.sessions}
-        await parts.clients.close_others(alive)
-
-
 def _measure(context: ServiceContext, parts: Parts) -> None:
     pages = Gauge("adlro_web_pages", "pages whose live stream is open", registry=context.registry)
     pages.set_function(lambda: len(parts.live))
     logins = Gauge("adlro_web_logins", "logins that have not ended", registry=context.registry)
-    logins.set_function(lambda: 0 if parts.sessions is None else len(parts.sessions))
+    logins.set_function(lambda: 0 if parts.logins is None else len(parts.logins.sessions))

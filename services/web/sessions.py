@@ -29,7 +29,8 @@ class Session:
     Attributes:
         viewer: who logged in; his roles as of now.
         token: his token; never shown, logged or sent to a browser.
-        began_s, used_s: of a clock that never goes back.
+        began_s, used_s, judged_s: of a clock that never goes back; the last: when ingest was asked about the token.
+        revoked: the services don't know the token any more, or its roles have changed.
         sockets: how many live connections it has.
     """
 
@@ -38,14 +39,15 @@ class Session:
     token: str = field(repr=False)
     began_s: float
     used_s: float
+    judged_s: float
     sockets: int = 0
+    revoked: bool = False
 
 
 class Sessions:
     """The logins of a page.
 
     Args:
-        caller_of: the user and the roles of a token; None: the services don't know it. The one place that says so.
         idle_s: a login ends after so long without a request.
         limit_s: and after so long in any case.
         now_s: a clock that never goes back.
@@ -53,12 +55,10 @@ class Sessions:
 
     def __init__(
         self,
-        caller_of: Callable[[str], Caller | None],
         idle_s: float,
         limit_s: float,
         now_s: Callable[[], float],
     ) -> None:
-        self._caller_of = caller_of
         self._idle_s = idle_s
         self._limit_s = limit_s
         self._now_s = now_s
@@ -93,15 +93,17 @@ class Sessions:
             )
         tries.append(now_s)
 
-    def begin(self, token: str) -> Session | None:
-        """A new login; None: nobody has this token."""
-        caller = self._caller_of(token)
-        if caller is None:
-            return None
+    def begin(self, caller: Caller, token: str) -> Session:
+        """A new login of a token's user."""
         now_s = self._now_s()
-        session = Session(secrets.token_urlsafe(_ID_BYTES), Viewer.of(caller), token, now_s, now_s)
+        session = Session(secrets.token_urlsafe(_ID_BYTES), Viewer.of(caller), token, now_s, now_s, now_s)
         self._sessions[session.session_id] = session
         return session
+
+    def judge(self, session: Session, caller: Caller | None) -> None:
+        """What the services say of a login's token now; None: nobody has it."""
+        session.judged_s = self._now_s()
+        session.revoked = session.revoked or caller is None or Viewer.of(caller) != session.viewer
 
     def find(self, session_id: str, *, use: bool = True) -> Session | None:
         """The login of an id; None: there is none, or no more.
@@ -135,7 +137,4 @@ class Sessions:
         now_s = self._now_s()
         if now_s - session.used_s >= self._idle_s or now_s - session.began_s >= self._limit_s:
             return "logout"
-        caller = self._caller_of(session.token)
-        if caller is None or Viewer.of(caller) != session.viewer:
-            return "role"
-        return None
+        return "role" if session.revoked else None

@@ -22,8 +22,8 @@ from adlro.services.web.viewers import Viewer
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "head": ("jobs", "complete", "status", "described", "cluster", "state"),
     "gpus": ("jobs", "complete", "status", "described", "cluster", "state"),
-    "gpu": ("jobs", "complete", "status", "described", "cluster", "state"),
-    "job": ("jobs", "complete", "cluster", "described"),
+    "gpu": ("jobs", "complete", "status", "described", "cluster", "state", "readings"),
+    "job": ("details", "jobs", "cluster", "described"),
     "queue": ("jobs", "complete"),
     "decisions": ("decisions",),
 }
@@ -65,8 +65,8 @@ def check(topic: Topic, viewer: Viewer, picture: Picture) -> AdlroError | None:
     if not viewer.may_follow(topic.name):
         roles = " and ".join(sorted(viewer.roles)) or "nobody"
         return PermissionDenied(f"{viewer.user} is {roles}; {topic.name} needs the role reader or operator")
-    if topic.name == "job" and picture.jobs_complete:
-        job = picture.jobs.get(topic.params["id"])
+    if topic.name == "job" and topic.params["id"] in picture.details_known:
+        job = picture.details.get(topic.params["id"])
         if job is None or not viewer.sees(job):
             return NotFound(f"there is no job {topic.params['id']}", field="id")
     if topic.name == "gpu" and picture.cluster is not None and topic.params["id"] not in picture.layout.index:
@@ -161,15 +161,10 @@ def gpu_document(gpu_id: str, picture: Picture) -> dict[str, Any] | None:
     if picture.cluster is None or gpu_id not in picture.layout.index or not picture.jobs_complete:
         return None
     node, gpu = next((node, gpu) for node, gpu in picture.cluster.gpus() if gpu.gpu_id == gpu_id)
-    state = None
-    position = -1
-    if picture.state is not None:
-        position = next((at for at, each in enumerate(picture.state.gpus) if each.gpu_id == gpu_id), -1)
-        state = picture.state.gpus[position] if position >= 0 else None
     holders = picture.jobs.holders.get(gpu_id, ())
     drained = node.node_id in picture.drained_node_ids
     level = LOST if gpu_id in picture.lost_gpu_ids else min(len(holders), SHARED)
-    drift = None if state is None else state.drift
+    drift = None if picture.state is None else picture.state.drifts.get(gpu_id)
     return {
         "id": gpu_id,
         "model": gpu.gpu_model,
@@ -193,7 +188,7 @@ def gpu_document(gpu_id: str, picture: Picture) -> dict[str, Any] | None:
             "max_temperature_c": gpu.spec.max_temperature_c,
             "memory_bandwidth_gb_per_s": gpu.spec.memory_bandwidth_gb_per_s,
         },
-        "values": {name: _value(picture, metric, position, state is not None) for metric, name in VALUES.items()},
+        "values": values_of(picture.readings.get(gpu_id, {})),
     }
 
 
@@ -206,16 +201,15 @@ VALUES: Final = {
 """The metrics of a GPU with raw values, by their names for the page; units as the services store them."""
 
 
-def _value(picture: Picture, metric: Metric, position: int, known: bool) -> float | None:
-    if not known or picture.state is None:
-        return None
-    value = picture.state.value(metric, position)
-    return round(value, 4) if math.isfinite(value) else None
+def values_of(readings: Mapping[Metric, float]) -> dict[str, float | None]:
+    """The newest raw values of a GPU by their names for the page."""
+    found = {name: readings.get(metric, math.nan) for metric, name in VALUES.items()}
+    return {name: round(value, 4) if math.isfinite(value) else None for name, value in found.items()}
 
 
 def _job(topic: Topic, viewer: Viewer, picture: Picture) -> dict[str, Any] | None:
-    job = picture.jobs.get(topic.params["id"])
-    if job is None or not picture.jobs_complete or not viewer.sees(job):
+    job = picture.details.get(topic.params["id"])
+    if job is None or not viewer.sees(job):
         return None
     return job_document(
         job,

@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from adlro.client import AsyncClient, Credentials, Endpoints
-from adlro.kit.identity import Role, new_token, users_line
+from adlro.kit.identity import Caller, Role, new_token, users_line
 from adlro.services.web.server import RunningWeb, start_web
 from adlro.services.web.settings import WebSettings
 from tests.contract.ingest_suite import ingest_here
@@ -159,9 +159,9 @@ class World:
     async def logged_in(self, user: str) -> Browser:
         """Somebody who is."""
         # Not by a request: tries to log in are limited.
-        assert self.running.parts.sessions is not None
-        session = self.running.parts.sessions.begin(self.tokens[user])
-        assert session is not None
+        assert self.running.parts.logins is not None
+        caller = Caller(user, frozenset(USERS[user]))
+        session = self.running.parts.logins.sessions.begin(caller, self.tokens[user])
         return Browser(self.running.address, f"adlro={session.session_id}")
 
     def client(self, user: str) -> AsyncClient:
@@ -194,7 +194,6 @@ async def page_here(redis_url: str, tmp_path: Path, *, users: bool = True, **set
                     "decompose_address": NOWHERE,
                     "orchestrator_address": NOWHERE,
                     "cluster_address": NOWHERE,
-                    **known,
                     **({"service_token_file": str(own)} if users else {}),
                 }
                 | settings

@@ -63,7 +63,6 @@ async def test_a_killed_page_comes_back_with_the_same_picture_and_asks_for_a_new
     known = {"ADLRO_USERS_FILE": str(tmp_path / "users")}
     with spawn_service("ingest", {"ADLRO_REDIS_URL": redis_url, **known}) as ingest:
         environment = {
-            **known,
             "ADLRO_SERVICE_TOKEN_FILE": str(tmp_path / "web.token"),
             "ADLRO_WEB_INGEST_ADDRESS": ingest.address,
             **{f"ADLRO_WEB_{name}_ADDRESS": NOWHERE for name in ("DECOMPOSE", "ORCHESTRATOR", "CLUSTER")},

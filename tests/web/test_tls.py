@@ -21,6 +21,7 @@ from adlro.kit.credentials import Credentials
 from adlro.kit.identity import Role, new_token, users_line
 from adlro.services.web.server import RunningWeb, start_web
 from adlro.services.web.settings import WebSettings
+from tests.contract.ingest_suite import ingest_here
 from tests.web.page_suite import NOWHERE
 
 SERVICES: dict[str, Any] = dict.fromkeys(
@@ -29,13 +30,13 @@ SERVICES: dict[str, Any] = dict.fromkeys(
 
 
 async def page_over_tls(folder: Path, token: str, **more: Any) -> RunningWeb:
-    (folder / "users").write_text(users_line(token, [Role.READER]) + "\n")
+    (folder / "web.token").write_text(token)
     given: dict[str, Any] = {
         "listen": "127.0.0.1:0",
         "tls_cert_file": str(folder / "web.pem"),
         "tls_key_file": str(folder / "web.key"),
         "tls_ca_file": str(folder / "ca.pem"),
-        "users_file": str(folder / "users"),
+        "service_token_file": str(folder / "web.token"),
     }
     return await start_web(WebSettings(**(SERVICES | given | more)))
 
@@ -44,10 +45,22 @@ def trusting(folder: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(folder / "ca.pem"))
 
 
-async def test_login_and_live_stream_over_tls(tmp_path: Path) -> None:
+async def test_login_and_live_stream_over_tls(redis_url: str, tmp_path: Path) -> None:
     make_certificates(tmp_path)
-    token = new_token("rea")
-    page = await page_over_tls(tmp_path, token)
+    token, own = new_token("rea"), new_token("web")
+    (tmp_path / "users").write_text(f"{users_line(token, [Role.READER])}\n{users_line(own, [Role.SERVICE])}\n")
+    secured = {
+        "users_file": str(tmp_path / "users"),
+        "tls_cert_file": str(tmp_path / "ingest.pem"),
+        "tls_key_file": str(tmp_path / "ingest.key"),
+        "tls_ca_file": str(tmp_path / "ca.pem"),
+    }
+    async with ingest_here(redis_url, **secured) as ingest:
+        await login_and_look(tmp_path, token, await page_over_tls(tmp_path, own, ingest_address=ingest))
+
+
+async def login_and_look(tmp_path: Path, token: str, page: RunningWeb) -> None:
+    """Logs in at a page, and opens its live stream."""
     try:
         where = f"https://{page.address}"
 
@@ -110,16 +123,17 @@ async def test_new_certificates_are_taken_and_wrong_ones_are_not(tmp_path: Path)
     ("more", "says"),
     [
         ({}, "lacks TLS (ADLRO_TLS_CERT_FILE) and tokens (ADLRO_USERS_FILE)"),
-        ({"users_file": "users"}, "lacks TLS"),
-        ({"listen": "127.0.0.1:0", "users_file": "nowhere"}, "can't read"),
+        ({"users_file": "token"}, "lacks TLS"),
+        ({"service_token_file": "token"}, "lacks TLS (ADLRO_TLS_CERT_FILE); "),
+        ({"listen": "127.0.0.1:0", "service_token_file": "nowhere"}, "can't read"),
     ],
 )
 async def test_it_does_not_listen_where_anybody_could_do_everything(
     tmp_path: Path, more: dict[str, str], says: str
 ) -> None:
-    (tmp_path / "users").write_text(users_line(new_token("rea"), [Role.READER]))
+    (tmp_path / "token").write_text(new_token("web"))
     given: dict[str, Any] = {"listen": "0.0.0.0:0"} | {
-        name: str(tmp_path / value) if name == "users_file" else value for name, value in more.items()
+        name: str(tmp_path / value) if name.endswith("_file") else value for name, value in more.items()
     }
     with pytest.raises(ListenFailed) as refused:
         await start_web(WebSettings(**given))

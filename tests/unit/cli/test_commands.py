@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from adlro.cli import shell
 from adlro.cli.app import app
 from adlro.cli.option_types import policy_names
+from adlro.cli.page import PageState
 from adlro.client import transport
 from adlro.decide.policies import POLICIES
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
@@ -499,6 +500,27 @@ def test_status_names_the_service_that_is_away(suite: FakeSuite) -> None:
     serving = {each["service"]: each["serving"] for each in json.loads(result.stdout)["services"]}
     assert result.exit_code == 1
     assert serving == {"ingest": True, "decompose": False, "orchestrator": True, "cluster": True}
+
+
+def test_status_has_the_live_page_whose_absence_is_no_problem(
+    suite: FakeSuite, adlro: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: PageState | None = PageState("http://127.0.0.1:7705/", serving=False)
+
+    async def told(_: str) -> PageState | None:
+        return found
+
+    monkeypatch.setattr("adlro.cli.page.page_of", told)
+    shown = adlro("status")
+    assert shown.exit_code == 0
+    assert re.search(r"web +http://127.0.0.1:7705/ +away", shown.stdout)
+    assert json.loads(adlro("status", "-o", "json").stdout)["page"] == {
+        "link": "http://127.0.0.1:7705/",
+        "serving": False,
+    }
+    found = None
+    assert json.loads(adlro("status", "-o", "json").stdout)["page"] is None
+    assert "7705" not in adlro("status").stdout
 
 
 def test_help_of_every_command_says_what_it_is_for() -> None:

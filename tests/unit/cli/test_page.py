@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from adlro.cli import page
-from adlro.cli.page import page_is_installed, page_link, page_problem, page_serves, page_settings
+from adlro.cli import machine_checks, page
+from adlro.cli.page import PageState, page_is_installed, page_link, page_of, page_problem, page_serves, page_settings
 from adlro.cli.processes import ServiceProcess
 from adlro.cli.suite import Suite, SuitePlan
 from adlro.client import ServiceName
+from adlro.kit.running_suites import RunningSuite
 from adlro.kit.settings import known_keys
 from adlro.services.web.settings import DEFAULT_PORT, WebSettings
 
@@ -50,6 +51,51 @@ def test_its_link(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page_link("127.0.0.1:7705") == "http://127.0.0.1:7705/"
     monkeypatch.setenv("ADLRO_TLS_CERT_FILE", "web.pem")
     assert page_link("127.0.0.1:7705") == "https://127.0.0.1:7705/"
+
+
+async def test_the_page_of_a_suite_is_at_the_port_after_its_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ADLRO_TLS_CERT_FILE", raising=False)
+    monkeypatch.setattr(page, "running_suite", lambda _: None)
+    async with answering("200 OK") as address:
+        host, _, port = address.rpartition(":")
+        server = f"{host}:{int(port) - page.PORT_OFFSET}"
+        assert await page_of(server) == PageState(f"http://{address}/", serving=True)
+    # Nobody says that there should be one.
+    assert await page_of(server) is None
+    assert await page_of("127.0.0.1:65534") is None
+
+
+async def test_a_suite_that_has_a_page_says_where_though_it_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with answering("200 OK") as address:
+        suite = RunningSuite(frozenset(), "token", f"http://{address}/")
+        monkeypatch.setattr(page, "running_suite", lambda _: suite)
+        assert await page_of("127.0.0.1:1") == PageState(f"http://{address}/", serving=True)
+    assert await page_of("127.0.0.1:1") == PageState(f"http://{address}/", serving=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "installed", "free", "level", "says"),
+    [
+        (PageState("http://x/", serving=True), True, False, "ok", "http://x/ answers"),
+        (PageState("http://x/", serving=False), True, True, "fault", "does not answer"),
+        (None, False, True, "note", "not installed"),
+        (None, True, False, "note", "port 7705 is not free"),
+        (None, True, True, "ok", "at port 7705"),
+    ],
+)
+async def test_doctor_looks_at_the_page(
+    monkeypatch: pytest.MonkeyPatch, found: PageState | None, installed: bool, free: bool, level: str, says: str
+) -> None:
+    async def told(_: str) -> PageState | None:
+        return found
+
+    monkeypatch.setattr(page, "page_of", told)
+    monkeypatch.setattr(page, "page_is_installed", lambda: installed)
+    monkeypatch.setattr("adlro.cli.suite.port_is_free", lambda *_: free)
+    (finding,) = await machine_checks.page(7701)
+    assert finding.level == level
+    assert says in finding.text
+    assert bool(finding.mend) == (level != "ok")
 
 
 def test_it_is_not_installed_where_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobState, PendingReason
+from adlro.records.status import EventLag
 from adlro.services.web import topics, views
 from adlro.services.web.hub import SUBSCRIPTIONS, UNACKNOWLEDGED, Hub, Tab
 from adlro.services.web.picture import Picture
@@ -34,6 +35,7 @@ from tests.unit.web.world import (
     known,
     running,
     status,
+    tell,
 )
 
 KEYS = (
@@ -133,9 +135,9 @@ def change(picture: Picture, step: tuple[Any, Any, Any]) -> None:
             "ended": ended(running(made, GPU_IDS[what])),
             "failed": ended(running(made, GPU_IDS[what]), JobState.FAILED),
         }
-        picture.take_job(forms[how])
+        tell(picture, forms[how])
     elif kind == "status":
-        picture.take_status(status(drained_node_ids=what, cluster_revision=how))
+        picture.take_status(status(drained_node_ids=what, event_lag=EventLag(how, how / 100.0, 500)))
     elif kind == "lost":
         picture.take_description(description(what), 0.0)
     elif kind == "state":
@@ -285,20 +287,30 @@ def test_what_a_viewer_may_not_follow_is_refused_with_words(viewer, key, says):
     assert hub._lines == {}
 
 
-def test_a_job_that_the_first_snapshot_does_not_have_is_refused_then():
-    picture = Picture()
+def test_a_job_that_does_not_exist_is_refused_once_that_is_known():
+    picture = known()
+    picture.take_details((), ())
     hub = Hub(picture)
     browser = Browser(hub, ANN)
     assert hub.subscribe(browser.tab, "job?id=job-2", 0.0) == []
-    picture.begin_snapshot()
-    picture.take_job(job(2, "bob"))
+    assert hub.followed_ids("job") == {"job-2"}
+    tell(picture, job(1))
     tick(hub, [browser], 1.0)
     assert not browser.line
-    picture.end_snapshot()
+    picture.take_details(["job-1", "job-2"], [job(1), job(2, "bob")])
     tick(hub, [browser], 2.0)
     browser.deliver(1)
     assert browser.page.refused == {"job?id=job-2": "there is no job job-2"}
     assert browser.tab.subscriptions == {}
+
+
+def test_a_job_that_ended_long_ago_has_its_page_though_it_is_in_no_table():
+    picture = known()
+    old = ended(running(job(7), GPU_IDS[0]))
+    picture.take_details(["job-7"], [old])
+    hub = Hub(picture)
+    (frame,) = hub.subscribe(hub.open(ANN), "job?id=job-7", 0.0)
+    assert (frame_of(frame).data["state"], len(frame_of(frame).data["attempts"])) == ("succeeded", 1)
 
 
 def test_a_page_follows_so_many_topics_and_no_more():

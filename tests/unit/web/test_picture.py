@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,14 @@ import pytest
 
 from adlro.records.events import Clock, ClockMode, GpuCondition
 from adlro.records.jobs import JobState
+from adlro.records.matrices import MetricColumn, TelemetryBlock
+from adlro.records.status import EventLag
+from adlro.records.telemetry import Metric, Unit
 from adlro.services.web import figures
 from adlro.services.web.figures import alerts
 from adlro.services.web.picture import Picture
 from adlro.services.web.viewers import EVERYBODY, Viewer
+from adlro.services.web.views import gpu_document
 from tests.unit.web.world import (
     ANN,
     CLUSTER,
@@ -23,6 +28,7 @@ from tests.unit.web.world import (
     ended,
     job,
     known,
+    queue_status,
     running,
     status,
 )
@@ -53,15 +59,8 @@ def test_planes_have_a_byte_for_each_ratio_and_255_for_what_is_not_reported():
 def test_planes_are_in_the_order_of_the_cluster_whatever_the_order_of_the_report():
     picture = known()
     state = cluster_state({"volta-0/1": 1.0})
-    turned = type(state)(
-        state.cluster,
-        state.gpus[::-1],
-        {
-            metric: type(plane)(plane.unit, plane.raw[::-1], plane.normalized[::-1])
-            for metric, plane in state.planes.items()
-        },
-        1.0,
-        2,
+    turned = replace(
+        state, gpus=state.gpus[::-1], planes={metric: plane[::-1] for metric, plane in state.planes.items()}
     )
     picture.take_state(turned)
     assert picture.metric_planes()["utilization"].tolist() == [255, 254, 255, 255, 255]
@@ -84,15 +83,46 @@ def test_the_clock_goes_on_between_reports(clock, after_10_s):
     assert Picture().time_s(0.0) is None
 
 
-def test_event_lag_is_what_the_cluster_has_and_the_orchestrator_has_not():
+def test_event_lag_is_what_the_orchestrator_says_of_itself():
     picture = known()
-    picture.take_description(description(revision=3010), 0.0)
-    assert picture.event_lag == 3000
-    assert "3000 events behind" in head(picture, REA, 1.0)["alerts"][0]["text"]
-    picture.take_status(status(cluster_revision=4000))
-    assert picture.event_lag == 0
-    picture.take_status(status(cluster_incarnation="another"))
-    assert picture.event_lag is None
+    picture.take_status(status(event_lag=EventLag(3000, 12.4, 3010)))
+    shown = head(picture, REA, 1.0)
+    assert shown["event_lag"] == 3000
+    assert shown["alerts"][0]["text"] == (
+        "The orchestrator is 3000 events behind the cluster, the oldest of them 12 s old: what it says is old."
+    )
+    picture.take_status(status(event_lag=EventLag(3000, 1.0, 3010)))
+    assert (head(picture, REA, 1.0)["event_lag"], head(picture, REA, 1.0)["alerts"]) == (3000, [])
+    picture.lose_status()
+    assert head(picture, REA, 1.0)["event_lag"] is None
+    picture.take_status(status(event_lag=None))
+    assert head(picture, REA, 1.0)["event_lag"] is None
+
+
+def test_the_numbers_of_the_queue_are_the_orchestrators_while_it_answers():
+    picture = known(job(1), job(2, "bob"), running(job(3), GPU_IDS[0]))
+    told = queue_status(*(job(number) for number in range(1, 6)), running(job(6), GPU_IDS[4]))
+    picture.take_status(replace(told, waiting_for_begin_time_count=2))
+    shown = head(picture, REA, 1.0)
+    assert (shown["queue_length"], shown["running"]) == (7, 1)
+    assert shown["queue_by_reason"] == {"resources": 5, "begin_time": 2}
+    assert (shown["queue_by_type"], shown["queue_by_user"]) == ({"machine_learning": 5}, {"ann": 5})
+    assert shown["running_by_model"] == {"volta": 1}
+    assert head(picture, ANN, 1.0)["queue_length"] == 1
+    for away in (picture.lose_status, lambda: picture.take_status(status(acting=False, queue_length=9))):
+        away()
+        shown = head(picture, REA, 1.0)
+        assert (shown["queue_length"], shown["queue_by_user"], shown["running"]) == (2, {"ann": 1, "bob": 1}, 1)
+
+
+def test_a_gpu_has_its_raw_values_once_somebody_follows_it():
+    picture = known()
+    assert set((gpu_document(GPU_IDS[1], picture) or {})["values"].values()) == {None}
+    values = np.array([[0.5, np.nan]], np.float32)
+    column = MetricColumn(Unit.RATIO, values, values)
+    picture.take_readings(TelemetryBlock("default", GPU_IDS[:2], (1.0,), (1.0,), {Metric.UTILIZATION: column}))
+    shown = [(gpu_document(each, picture) or {})["values"]["utilization_ratio"] for each in GPU_IDS[:3]]
+    assert shown == [0.5, None, None]
 
 
 def test_a_new_snapshot_forgets_jobs_that_are_no_more_and_takes_what_seems_older():
@@ -119,7 +149,7 @@ def test_figures_that_are_not_known_are_none_and_never_zero():
 
 def test_a_submitter_gets_the_figures_of_his_own_jobs_and_the_clusters_size():
     picture = known(job(1), job(2, "bob"), job(3, "bob"), running(job(4, "bob"), "volta-0/0"))
-    picture.take_status(status(problem="secret of the operators"))
+    picture.take_status(replace(queue_status(*picture.jobs.jobs()), problem="secret of the operators"))
     mine, all_of_it = head(picture, ANN, 1.0), head(picture, REA, 1.0)
     assert (mine["queue_length"], mine["running"], mine["queue_by_user"]) == (1, 0, {"ann": 1})
     assert (all_of_it["queue_length"], all_of_it["running"]) == (3, 1)
@@ -146,14 +176,20 @@ def test_alerts_are_sentences_with_a_page_that_has_more():
     }
 
 
-def test_flags_that_chance_explains_are_no_alert():
+def test_gpus_that_are_flagged_are_an_alert_and_those_that_are_suspected_by_chance_are_none():
     picture = known()
-    picture.take_state(cluster_state(flagged=GPU_IDS[:1]))
+    picture.take_state(cluster_state())
     shown = head(picture, REA, 1.0)
-    assert shown["drift"]["flagged"] == 1
+    assert shown["drift"] == {"flagged": 0, "suspected": 1, "by_chance": 0.2}
     assert shown["alerts"] == []
+    picture.take_state(cluster_state(flagged=GPU_IDS[:1]))
+    (alert,) = head(picture, REA, 1.0)["alerts"]
+    assert alert["text"] == "1 GPU is slower than the model: volta-0/0 (80%) of its speed."
+    assert alert["href"] == "/gpus/volta-0%2F0"
     picture.take_state(cluster_state(flagged=GPU_IDS))
-    assert [each["level"] for each in head(picture, REA, 1.0)["alerts"]] == ["warning"]
+    (alert,) = head(picture, REA, 1.0)["alerts"]
+    assert "5 GPUs are slower than the model: " in alert["text"]
+    assert "(80%) and 2 more of its speed" in alert["text"]
 
 
 def test_the_wait_and_the_failures_of_the_last_hour():

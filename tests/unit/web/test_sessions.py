@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from adlro.errors import LimitExceeded
+from adlro.errors import AdlroError, Conflict, LimitExceeded, PermissionDenied, Unauthenticated, Unavailable
 from adlro.kit.identity import Caller, Role
-from adlro.services.web.sessions import TRIES, Sessions
+from adlro.records.identity import Identity
+from adlro.services.web.api import UserClients
+from adlro.services.web.logins import Logins
+from adlro.services.web.sessions import TRIES, Session, Sessions
 from tests.unit.web.world import ANN
+
+ANN_CALLER = Caller("ann", frozenset({Role.SUBMITTER}))
 
 
 class World:
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.callers = {"token of ann": Caller("ann", frozenset({Role.SUBMITTER}))}
-        self.sessions = Sessions(self.callers.get, idle_s=3600.0, limit_s=43_200.0, now_s=lambda: self.now_s)
+        self.sessions = Sessions(idle_s=3600.0, limit_s=43_200.0, now_s=lambda: self.now_s)
+        self.told: Identity | AdlroError = Identity("ann", (Role.SUBMITTER,), tokens_needed=True)
+        self.asked: list[str] = []
+        self.logins = Logins(self.sessions, cast(UserClients, Clients(self)), lambda: self.now_s)
+
+    def begin(self) -> Session:
+        """A login of ann's."""
+        return self.sessions.begin(ANN_CALLER, "token of ann")
+
+
+class Clients:
+    """Clients of an ingest that says what the test lets it."""
+
+    def __init__(self, world: World, token: str = "") -> None:
+        self._world = world
+        self._token = token
+
+    def with_token(self, token: str) -> Clients:
+        return Clients(self._world, token)
+
+    def of(self, session: Session) -> Clients:
+        return Clients(self._world, session.token)
+
+    async def close(self) -> None:
+        pass
+
+    async def whoami(self) -> Identity:
+        self._world.asked.append(self._token)
+        if isinstance(self._world.told, AdlroError):
+            raise self._world.told
+        return self._world.told
 
 
 @pytest.fixture
@@ -23,26 +59,25 @@ def world() -> World:
 
 
 def test_a_token_becomes_an_id_that_says_nothing(world):
-    session = world.sessions.begin("token of ann")
+    session = world.begin()
     assert session is not None
     assert session.viewer == ANN
     assert world.sessions.find(session.session_id) is session
     assert len(session.session_id) >= 43
     assert "token" not in repr(session)
     assert session.session_id not in repr(session)
-    assert world.sessions.begin("another") is None
     assert world.sessions.find("") is None
 
 
 def test_a_login_ends_after_an_hour_without_a_request_and_after_half_a_day_in_any_case(world):
-    session = world.sessions.begin("token of ann")
+    session = world.begin()
     for _ in range(22):
         world.now_s += 1900.0
         assert world.sessions.find(session.session_id) is session
     world.now_s += 1900.0
     assert world.sessions.find(session.session_id) is None
     assert world.sessions.sweep() == [(session, "logout")]
-    idle = world.sessions.begin("token of ann")
+    idle = world.begin()
     world.now_s += 3599.0
     assert world.sessions.find(idle.session_id, use=False) is idle
     world.now_s += 1.0
@@ -51,15 +86,51 @@ def test_a_login_ends_after_an_hour_without_a_request_and_after_half_a_day_in_an
 
 @pytest.mark.parametrize("now", [None, Caller("ann", frozenset({Role.READER}))])
 def test_a_role_that_is_taken_away_ends_the_login(world, now):
-    session = world.sessions.begin("token of ann")
+    session = world.begin()
+    world.sessions.judge(session, ANN_CALLER)
     assert world.sessions.sweep() == []
-    if now is None:
-        world.callers.clear()
-    else:
-        world.callers["token of ann"] = now
+    world.sessions.judge(session, now)
     assert world.sessions.find(session.session_id) is None
+    # A role that is given back does not bring the login back.
+    world.sessions.judge(session, ANN_CALLER)
     assert world.sessions.sweep() == [(session, "role")]
     assert len(world.sessions) == 0
+
+
+async def test_a_login_is_whom_ingest_says(world):
+    session = await world.logins.begin("ann." + "x" * 43)
+    assert session is not None
+    assert session.viewer == ANN
+    for nobody in (Unauthenticated("no such token"), PermissionDenied("no role")):
+        world.told = nobody
+        assert await world.logins.begin("ann." + "y" * 43) is None
+    world.told = Unavailable("ingest is away")
+    with pytest.raises(Unavailable):
+        await world.logins.begin("ann." + "x" * 43)
+    # Services without users take any token: it says nothing of who it is.
+    world.told = Identity("", tuple(Role), tokens_needed=False)
+    with pytest.raises(Conflict, match="know no users"):
+        await world.logins.begin("ann." + "x" * 43)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "ann.\n", "é", "x" * 257])
+async def test_what_is_no_token_is_sent_nowhere(world, token):
+    assert await world.logins.begin(token) is None
+    assert world.asked == []
+
+
+async def test_ingest_is_asked_again_and_its_absence_ends_no_login(world):
+    session = world.begin()
+    assert await world.logins.find(session.session_id) is session
+    assert world.asked == []
+    world.told = Unavailable("ingest is away")
+    world.now_s += 2.0
+    assert await world.logins.find(session.session_id) is session
+    assert world.asked == ["token of ann"]
+    world.told = Unauthenticated("the line was removed")
+    assert await world.logins.find(session.session_id) is session  # asked a moment ago
+    world.now_s += 2.0
+    assert await world.logins.find(session.session_id) is None
 
 
 def test_five_tries_a_minute_from_an_address(world):
@@ -81,7 +152,7 @@ def test_tries_of_many_addresses_do_not_fill_memory(world):
 
 
 def test_a_logout_ends_only_that_login(world):
-    one, two = world.sessions.begin("token of ann"), world.sessions.begin("token of ann")
+    one, two = world.begin(), world.begin()
     world.sessions.end(one)
     assert world.sessions.find(one.session_id) is None
     assert world.sessions.find(two.session_id) is two

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,9 @@ from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.decisions import Decision, DecisionBasis, RunnerUp, ShadowDecision
 from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
-from adlro.records.matrices import ClusterState, GpuDrift, GpuState, StatePlane
-from adlro.records.status import OrchestratorStatus
-from adlro.records.telemetry import Metric, Unit
+from adlro.records.matrices import ClusterPlanes, DriftSummary, GpuDrift
+from adlro.records.status import EventLag, GpuModelFigures, OrchestratorStatus, UserCount
+from adlro.records.telemetry import Metric
 from adlro.services.web.frames import Frame, decode
 from adlro.services.web.picture import Picture
 from adlro.services.web.viewers import Viewer
@@ -111,6 +112,7 @@ def status(**fields: Any) -> OrchestratorStatus:
         "problem": "",
         "deciding_policy": "dqn",
         "deciding_basis": DecisionBasis.POLICY,
+        "event_lag": EventLag(0, 0.0, 10),
     }
     return OrchestratorStatus(**(defaults | fields))
 
@@ -127,17 +129,39 @@ def description(lost: tuple[str, ...] = (), **fields: Any) -> ClusterDescription
     return ClusterDescription(CLUSTER, (), lost, **(defaults | fields))
 
 
-def cluster_state(levels: Mapping[str, float] | None = None, flagged: tuple[str, ...] = ()) -> ClusterState:
+def queue_status(*jobs: Job) -> OrchestratorStatus:
+    """An acting orchestrator that has taken up these jobs, with its numbers of them."""
+    waits = [each for each in jobs if each.state is JobState.PENDING]
+    runs = [each for each in jobs if each.state is JobState.RUNNING]
+    users = Counter(each.spec.user for each in waits)
+    models = Counter(each.gpu_model for each in runs)
+    return status(
+        queue_length=len(waits),
+        running_count=len(runs),
+        waiting_by_reason=Counter(each.pending_reason for each in waits),
+        waiting_by_job_type=Counter(each.spec.job_type for each in waits),
+        waiting_by_user=tuple(UserCount(user, count) for user, count in users.most_common()),
+        waiting_user_count=len(users),
+        gpu_models=tuple(
+            GpuModelFigures(model, count, count, models[model], 0, 0, models[model])
+            for model, count in (("volta", 3), ("turing", 2))
+        ),
+    )
+
+
+def cluster_state(levels: Mapping[str, float] | None = None, flagged: tuple[str, ...] = ()) -> ClusterPlanes:
     """The GPU matrix: the same level in each metric of a GPU; unknown where none is given."""
     values = np.array([(levels or {}).get(each, np.nan) for each in GPU_IDS], np.float32)
-    plane = StatePlane(Unit.RATIO, values, values)
-    gpus = tuple(
-        GpuState(
-            gpu.gpu_id, node.node_id, gpu.gpu_model, 1.0, (), GpuDrift(flagged=gpu.gpu_id in flagged, job_count=20)
-        )
-        for node, gpu in CLUSTER.gpus()
+    return ClusterPlanes(
+        "default",
+        tuple((gpu.gpu_id, node.node_id, gpu.gpu_model) for node, gpu in CLUSTER.gpus()),
+        dict.fromkeys(Metric, values),
+        {},
+        {each: GpuDrift(flagged=each in flagged, job_count=20, speed_ratio=0.8) for each in GPU_IDS},
+        DriftSummary(flagged_count=len(flagged), suspected_count=len(flagged) + 1, suspected_by_chance_count=0.25),
+        1.0,
+        1,
     )
-    return ClusterState("default", gpus, dict.fromkeys(Metric, plane), 1.0, 1)
 
 
 def decision(number: int, *, differs: bool = False, basis: DecisionBasis = DecisionBasis.POLICY) -> Decision:
@@ -160,16 +184,32 @@ def decision(number: int, *, differs: bool = False, basis: DecisionBasis = Decis
     )
 
 
+def tell(picture: Picture, *jobs: Job, asked: Collection[str] = ()) -> None:
+    """Changes of jobs: for the table, and all of them for who follows one.
+
+    Args:
+        picture: takes them.
+        jobs: their present state.
+        asked: the first answer about these jobs.
+    """
+    for each in jobs:
+        picture.take_job(each)
+    if asked:
+        picture.take_details(asked, jobs)
+    else:
+        for each in jobs:
+            picture.take_detail(each)
+
+
 def known(*jobs: Job) -> Picture:
     """A picture in which every service has answered."""
     picture = Picture()
     picture.take_description(description(), 0.0)
-    picture.take_status(status())
+    picture.take_status(queue_status(*jobs))
     picture.take_state(cluster_state())
     picture.take_decisions([])
     picture.begin_snapshot()
-    for each in jobs:
-        picture.take_job(each)
+    tell(picture, *jobs, asked=[f"job-{number}" for number in range(1, 100)])
     picture.end_snapshot()
     return picture
 

@@ -11,7 +11,7 @@
  * @property {string[]} nodes
  * @property {number[]} node of each GPU
  * @property {Bars | null} bars
- * @property {{bucket_s: number, node: number[][]} | null} occupancy
+ * @property {{bucket_s: number, node: number[][], row_kind?: string} | null} occupancy
  * @property {number} bar_count
  * @property {number} left_out
  */

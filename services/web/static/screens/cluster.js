@@ -41,6 +41,9 @@ function Clock({ clock }) {
   return html`${error && html`<span role="alert">${error}</span>`}<button type="button" onClick=${turn}>${clock.paused ? "Resume the clock" : "Pause the clock"}</button>`;
 }
 
+/** @param {{flagged: number, suspected?: number, by_chance: number}} drift */
+const slower = (drift) => `${typeof drift.suspected === "number" ? `${count(drift.suspected)} more suspected, ` : ""}about ${count(drift.by_chance, drift.by_chance < 10 ? 1 : 0)} by chance`;
+
 /** @param {{head: any}} props */
 function HeadFigures({ head }) {
   const allocated = head.usable_gpus ? head.allocated_gpus / head.usable_gpus : null;
@@ -68,7 +71,7 @@ function HeadFigures({ head }) {
       level=${head.event_lag > 100 ? "warn" : ""} note=${head.event_lag > 100 ? "the orchestrator has not yet heard of these" : "events of the cluster not yet taken in"} />`}
     ${head.policy && html`<${Figure} label="Decided by" href=${has("policies") ? "/policies" : undefined} value=${html`<span class="name">${head.deciding_policy || head.policy || "–"}</span>`}
       level=${fallback ? "warn" : ""} note=${fallback ? `${head.policy} is set, but: ${basis(head.deciding_basis)}` : "the policy that is set"} />`}
-    ${typeof flagged === "number" && html`<${Figure} label="Slower than its model" value=${plural(flagged, "GPU")} note=${`about ${count(head.drift.by_chance, head.drift.by_chance < 10 ? 1 : 0)} by chance`} />`}
+    ${typeof flagged === "number" && html`<${Figure} label="Slower than its model" value=${plural(flagged, "GPU")} note=${slower(head.drift)} />`}
   </dl>`;
 }
 

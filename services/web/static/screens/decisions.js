@@ -1,6 +1,7 @@
 // @ts-check
 // Decisions: what was placed where and by whom; where acting and shadow policy differ; one decision with its candidates.
-import { useAnswer } from "../api.js";
+import { useState } from "../vendor/hooks.js";
+import { get, useAnswer } from "../api.js";
 import { basis, clusterTime, count, DASH, duration, interval, plural, words } from "../format.js";
 import { html } from "../html.js";
 import { keyOf } from "../live.js";
@@ -26,6 +27,13 @@ function agreement(shadow) {
   if (!shadow) return html`<span class="quiet">no shadow</span>`;
   if (shadow.agrees) return html`<span class="quiet"><span aria-hidden="true">=</span> the same</span>`;
   return html`<span class="differs"><span aria-hidden="true">≠</span> ${shadow.job ? html`<a href=${jobPath(shadow.job)}>${shadow.job}</a> on ${shadow.gpu}` : "hold"}</span>`;
+}
+
+/** What the policy's base would have done. @param {any} row */
+function ofBase(row) {
+  if (!row.base) return html`<span class="quiet">${DASH}</span>`;
+  if (row.base.agrees) return html`<span class="quiet"><span aria-hidden="true">=</span> the same</span>`;
+  return row.base.job ? html`<a href=${jobPath(row.base.job)}>${row.base.job}</a> on ${row.base.gpu}` : "hold";
 }
 
 /** Groups of compared decisions: how many, and in how many the shadow differs. @param {any[]} rows @param {(row: any) => string} group */
@@ -62,11 +70,40 @@ function Differences({ rows }) {
   <//>`;
 }
 
+/** Decisions before those of the live list, a page at a time. @param {URLSearchParams} query @param {any[]} rows */
+function useOlder(query, rows) {
+  const [older, setOlder] = useState({ key: "", rows: /** @type {any[]} */ ([]), to_s: /** @type {number | null} */ (null), error: "", asking: false });
+  const key = query.toString();
+  const mine = older.key === key ? older : { key, rows: [], to_s: null, error: "", asking: false };
+  const ask = async () => {
+    // Those of the last moment may be on both pages: each is shown once.
+    const to_s = mine.rows.length ? mine.to_s : rows.at(-1)?.time_s + 1e-6;
+    if (typeof to_s !== "number" || Number.isNaN(to_s)) return;
+    setOlder({ ...mine, asking: true, error: "" });
+    const asked = new URLSearchParams({ count: "100", to: String(to_s) });
+    for (const name of ["basis", "differs", "job"]) if (query.get(name)) asked.set(name, /** @type {string} */ (query.get(name)));
+    try {
+      const found = await get(`/api/decisions?${asked}`);
+      // What the live list shows now leaves it later on.
+      setOlder({ key, rows: [...(mine.rows.length ? mine.rows : rows), ...found.decisions], to_s: found.older_s, error: "", asking: false });
+    } catch (error) {
+      setOlder({ ...mine, asking: false, error: /** @type {Error} */ (error).message });
+    }
+  };
+  const known = new Set(rows.map((row) => row.id));
+  return { rows: mine.rows.filter((row) => !known.has(row.id) && known.add(row.id)), more: rows.length > 0 && (!mine.rows.length || mine.to_s !== null), ask, asking: mine.asking, error: mine.error };
+}
+
 /** @param {{query: URLSearchParams}} props */
 function List({ query }) {
   useTitle("Decisions");
   const view = useMovingView(keyOf("decisions", { basis: query.get("basis"), count: 100, differs: query.get("differs") === "1" ? 1 : null, job: query.get("job") }));
-  const rows = view.data?.rows ?? [];
+  const newest = view.data?.rows ?? [];
+  const older = useOlder(query, newest);
+  const rows = [...newest, ...older.rows];
+  // In short, a decision has no scores; and not every policy has a base.
+  const scored = rows.some((row) => typeof row.score === "number");
+  const based = rows.some((row) => row.base);
   return html`<h1>Decisions</h1>
     <form class="filters" role="search" aria-label="Filter the decisions" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <label class="check"><input type="checkbox" checked=${query.get("differs") === "1"} onChange=${(/** @type {any} */ event) => setQuery({ differs: event.target.checked ? "1" : "" })} /> only where the shadow policy differs</label>
@@ -82,18 +119,31 @@ function List({ query }) {
           ? html`<${Empty}>No decision fits the filter.<//>`
           : html`<${Scroll} label="Decisions"><table>
               <thead><tr><th scope="col">Decision</th><th scope="col" class="number">Time</th><th scope="col" class="number c-mid">Waiting</th><th scope="col">Job</th><th scope="col">Placed on</th>
-                <th scope="col" class="number c-mid">Score</th><th scope="col" class="number c-mid">Margin</th><th scope="col" class="c-mid">Because</th><th scope="col">Shadow</th><th scope="col" class="number c-mid">Took</th></tr></thead>
+                ${scored && html`<th scope="col" class="number c-mid">Score</th><th scope="col" class="number c-mid">Margin</th>`}${based && html`<th scope="col" class="c-mid">Its base</th>`}<th scope="col" class="c-mid">Because</th><th scope="col">Shadow</th><th scope="col" class="number c-mid">Took</th></tr></thead>
               <tbody>${rows.map((/** @type {any} */ row) => html`<tr key=${row.id}>
                 <th scope="row"><a href=${decisionPath(row.id)}>${row.id}</a></th>
                 <td class="number num">${clusterTime(row.time_s)}</td>
                 <td class="number num c-mid">${count(row.queue_length)}</td>
                 <td>${row.job ? html`<a href=${jobPath(row.job)}>${row.job}</a>` : DASH}</td>
                 <td>${place(row)}</td>
-                <td class="number num c-mid">${score(row.score)}</td><td class="number num c-mid">${score(row.margin)}</td>
+                ${scored && html`<td class="number num c-mid">${score(row.score)}</td><td class="number num c-mid">${score(row.margin)}</td>`}${based && html`<td class="c-mid">${ofBase(row)}</td>`}
                 <td class="c-mid" title=${row.basis_text}>${row.basis === "policy" ? html`<span class="quiet">${row.deciding_policy}</span>` : basis(row.basis)}</td>
                 <td>${agreement(row.shadow)}</td>
-                <td class="number num c-mid">${typeof row.decision_us === "number" ? duration(row.decision_us / 1e6) : DASH}</td></tr>`)}</tbody></table><//>`}
+                <td class="number num c-mid">${typeof row.decision_us === "number" ? duration(row.decision_us / 1e6) : DASH}</td></tr>`)}</tbody></table><//>
+            ${older.error && html`<${Notice} level="bad" role="alert">${older.error}<//>`}
+            ${older.more && html`<p><button type="button" disabled=${older.asking} onClick=${older.ask}>${older.asking ? "Asking …" : "Older decisions"}</button></p>`}`}
     <//>`;
+}
+
+/** The best starts of all waiting jobs that the policy could have chosen. @param {{pairs: any[]}} props */
+function Pairs({ pairs }) {
+  return html`<${Scroll} label="Best starts of all waiting jobs"><table>
+    <thead><tr><th scope="col">Job</th><th scope="col">GPU</th><th scope="col" class="c-mid">Model</th><th scope="col" class="number c-mid">Equal GPUs</th><th scope="col" class="number">Expected</th><th scope="col" class="number">Score</th></tr></thead>
+    <tbody>${pairs.map((each) => html`<tr key=${`${each.job} ${each.gpu_id}`} class=${each.chosen ? "chosen" : ""}>
+      <th scope="row"><a href=${jobPath(each.job)}>${each.job}</a></th>
+      <td><a href=${gpuPath(each.gpu_id)}>${each.gpu_id}</a>${each.gpu_count > 1 ? html` <span class="quiet num">and ${each.gpu_count - 1} more</span>` : ""}</td><td class="c-mid">${each.gpu_model}</td>
+      <td class="number num c-mid">${count(each.equal_gpu_count)}</td><td class="number num">${duration(each.expected_runtime_s)}</td>
+      <td class="number num">${score(each.score)}${each.chosen ? html` <strong>chosen</strong>` : ""}</td></tr>`)}</tbody></table><//>`;
 }
 
 /** @param {{decision: any}} props */
@@ -133,14 +183,15 @@ function One({ id }) {
           <p class="sentence">${decision.summary || html`${decision.job} was placed on ${(decision.gpu_ids ?? []).join(", ")}.`}</p>
           ${other && html`<${Notice} level="warn">${decision.deciding_policy} decided, not ${decision.policy}: ${basis(decision.basis)}${decision.basis_text ? ` (${decision.basis_text})` : ""}.<//>`}
           <${Facts} rows=${[["Time", clusterTime(decision.time_s)], ["Waiting then", count(decision.queue_length)], ["Job", decision.job ? html`<a href=${jobPath(decision.job)}>${decision.job}</a>` : ""], ["On", place(decision)],
-            ["Margin to the second", score(decision.margin)], ["Value of holding", score(decision.hold_score)], ["Took", typeof decision.decision_us === "number" ? duration(decision.decision_us / 1e6) : ""]]} />
-          ${shadow && html`<table class="compact"><thead><tr><td></td><th scope="col">Policy</th><th scope="col">Job</th><th scope="col">GPU</th></tr></thead><tbody>
+            ["Margin to the second", score(decision.margin)], ["Needed over its base", typeof decision.needed_margin === "number" ? score(decision.needed_margin) : ""], ["Value of holding", score(decision.hold_score)], ["Took", typeof decision.decision_us === "number" ? duration(decision.decision_us / 1e6) : ""]]} />
+          ${(shadow || decision.base) && html`<table class="compact"><thead><tr><td></td><th scope="col">Policy</th><th scope="col">Job</th><th scope="col">GPU</th></tr></thead><tbody>
             <tr><th scope="row">acting</th><td>${decision.deciding_policy || decision.policy}</td><td>${decision.job ?? "hold"}</td><td>${(decision.gpu_ids ?? [DASH])[0]}</td></tr>
-            <tr><th scope="row">shadow</th><td>${shadow.policy}</td><td>${shadow.job ?? "hold"}</td><td>${shadow.gpu ?? DASH}</td></tr>
-            ${decision.base && html`<tr><th scope="row">base's choice</th><td></td><td>${decision.base.job ?? "hold"}</td><td>${decision.base.gpu ?? DASH}</td></tr>`}</tbody></table>
-            <p class="quiet">${shadow.agrees ? "Both chose the same." : "They differ here. One decision tells nothing of who is better: see Policies for a paired replay."}</p>`}
+            ${shadow && html`<tr><th scope="row">shadow</th><td>${shadow.policy}</td><td>${shadow.job ?? "hold"}</td><td>${shadow.gpu ?? DASH}</td></tr>`}
+            ${decision.base && html`<tr><th scope="row">base's choice</th><td></td><td>${decision.base.job ?? "hold"}</td><td>${decision.base.gpu ?? DASH}</td></tr>`}</tbody></table>`}
+          ${shadow && html`<p class="quiet">${shadow.agrees ? "Both chose the same." : "They differ here. One decision tells nothing of who is better: see Policies for a paired replay."}</p>`}
         <//>
         <${Panel} title="Candidates"><${Candidates} decision=${decision} /><//>
+        ${decision.pairs?.length > 0 && html`<${Panel} title="Best starts of all waiting jobs"><${Pairs} pairs=${decision.pairs} /><//>`}
         <div class="columns">
           <${Panel} title="Out of the question">${decision.masked?.length
             ? html`<table class="compact"><thead><tr><th scope="col">Reason</th><th scope="col" class="number">GPUs</th><th scope="col">Such as</th></tr></thead><tbody>

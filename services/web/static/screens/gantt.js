@@ -2,7 +2,7 @@
 // Gantt: what ran where and when. A canvas to look at, and a table of the same for everybody else.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
-import { clusterTime, count, duration, plural, visible, words } from "../format.js";
+import { clusterTime, count, DASH, duration, plural, visible, words } from "../format.js";
 import { draw } from "../gantt/pixels.js";
 import { barAt, barsIn, FEW_GPUS, rowAt, rowsOf, withNewer } from "../gantt/rows.js";
 import { chromeTrace } from "../gantt/trace.js";
@@ -290,7 +290,7 @@ export default function Gantt({ query }) {
       ${!chart || !range || !rows
         ? !error && html`<${Skeleton} what="The bars" rows=${7} />`
         : html`
-          ${chart.left_out > 0 && html`<${Notice} level="info">${chart.bars ? `${plural(chart.left_out, "bar")} of ${count(chart.bar_count)} are left out.` : `${plural(chart.bar_count, "bar")} here: shown is how many of each node's GPUs were taken. Zoom nearer for single bars.`}<//>`}
+          ${chart.left_out > 0 && html`<${Notice} level="info">${chart.bars ? `${plural(chart.left_out, "bar")} of ${count(chart.bar_count)} are left out.` : `${plural(chart.bar_count, "bar")} here: shown is how many of ${chart.occupancy?.row_kind === "gpu_model" ? "the GPUs of each node's model" : "each node's GPUs"} were taken. Zoom nearer for single bars.`}<//>`}
           <div class="gantt-box" ref=${box} tabindex="0" style=${{ height: `${total + 2}px` }} role="application" aria-label="Bars of what ran where; the table below lists the same. Keys: W and S zoom, A and D move, Home goes to now, arrows up and down scroll."
             onKeyDown=${onKey} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)}>
             <div class="gantt-rows" style=${{ height: `${total}px` }}>
@@ -372,9 +372,9 @@ function BarTable({ chart, range, selected, onClear, now_s }) {
       ? html`<${Empty}>Nothing ran in this time.<//>`
       : html`<${Scroll} label="Bars in view"><table><thead><tr><th scope="col">Job</th><th scope="col">GPU</th><th scope="col" class="number">Start</th><th scope="col" class="number">Ran</th><th scope="col" class="c-mid">User</th><th scope="col" class="c-mid">Type</th><th scope="col">Outcome</th></tr></thead>
           <tbody>${found.slice(0, TABLE_ROWS).map((index) => html`<tr key=${`${bars.job[index]} ${bars.gpu[index]} ${bars.start_s[index]}`}>
-            <th scope="row"><a href=${jobPath(bars.job[index])}>${bars.job[index]}</a> <bdi class="quiet">${visible(bars.name?.[index])}</bdi></th>
+            <th scope="row">${bars.job[index] ? html`<a href=${jobPath(bars.job[index])}>${bars.job[index]}</a> <bdi class="quiet">${visible(bars.name?.[index])}</bdi>` : html`<span class="quiet">another user's job</span>`}</th>
             <td><a href=${gpuPath(chart.gpus[bars.gpu[index]])}>${chart.gpus[bars.gpu[index]]}</a></td>
             <td class="number num">${clusterTime(bars.start_s[index])}</td><td class="number num">${duration((bars.end_s[index] ?? now_s) - bars.start_s[index])}</td>
-            <td class="c-mid">${bars.user[index]}</td><td class="c-mid">${words(bars.type[index])}</td><td><${JobState} state=${bars.outcome[index] || "running"} /></td></tr>`)}</tbody></table><//>`}
+            <td class="c-mid">${bars.user[index]}</td><td class="c-mid">${words(bars.type[index])}</td><td>${bars.outcome[index] || bars.end_s[index] === null ? html`<${JobState} state=${bars.outcome[index] || "running"} />` : DASH}</td></tr>`)}</tbody></table><//>`}
   <//>`;
 }

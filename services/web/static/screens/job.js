@@ -35,7 +35,7 @@ function Waiting({ waiting, job, now_s }) {
         <dd class="num">${start ? html`in ${interval(start.low_s, start.high_s)}` : DASH}</dd>
         <dd class="note">${start
           ? html`8 of 10 such intervals are meant to hold${record?.forecast_count ? `; ${percent(record.within_ratio)} of the last ${count(record.forecast_count)} did` : ""}`
-          : "no forecast for this job"}</dd></div>
+          : waiting.no_start || "no forecast for this job"}</dd></div>
       <div class="figure"><dt>Waited</dt><dd class="num">${duration(waited(job, now_s))}</dd></div>
     </dl>
     ${waiting.advice?.length > 0 && html`<h3>What you could change</h3>

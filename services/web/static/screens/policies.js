@@ -2,9 +2,9 @@
 // Policies: who acts, who watches as shadow, how often they agree, and what the other would have gained in a replay.
 import { useState } from "../vendor/hooks.js";
 import { post, useAnswer } from "../api.js";
-import { basis, count, percent, plural } from "../format.js";
+import { basis, count, percent, plural, wallTime } from "../format.js";
 import { html } from "../html.js";
-import { Answered, Confirm, Empty, Meter, Notice, Panel, Parts } from "../parts.js";
+import { Answered, Confirm, Copyable, Empty, Meter, Notice, Panel, Parts } from "../parts.js";
 import { has, may } from "../session.js";
 import { useTitle } from "../title.js";
 
@@ -23,9 +23,11 @@ function Agreement({ shadow }) {
 
 /** What the other would have gained: only from a replay of the same jobs, with its interval. @param {{replay: any}} props */
 function Replay({ replay }) {
-  const sure = (replay.low_ratio > 0) === (replay.high_ratio > 0);
-  return html`<p class="sentence">${replay.text || html`Replayed in the simulator with the same ${plural(replay.job_count, "finished job")}, ${replay.other} has a ${replay.metric} that differs by <strong class="num">${percent(replay.difference_ratio, 1)}</strong> from that of ${replay.policy}.`}</p>
-    <p class="num">95 % interval: ${percent(replay.low_ratio, 1)} to ${percent(replay.high_ratio, 1)}${sure ? "." : ": no difference is shown, zero lies inside."}</p>`;
+  const known = typeof replay.low_ratio === "number" && typeof replay.high_ratio === "number";
+  const sure = known && replay.low_ratio > 0 === replay.high_ratio > 0;
+  return html`<p class="sentence">${replay.text || html`Replayed in the simulator with the same ${plural(replay.job_count, "finished job")}, the ${replay.metric} under ${replay.other} is <strong class="num">${percent(Math.abs(replay.difference_ratio), 1)} ${replay.difference_ratio < 0 ? "lower" : "higher"}</strong> than under ${replay.policy}.`}</p>
+    <p class="num">${known ? `95 % interval of the difference: ${percent(replay.low_ratio, 1)} to ${percent(replay.high_ratio, 1)}${sure ? "." : ": no difference is shown, zero lies inside."}` : `No interval${replay.refused ? `: ${replay.refused}` : ""}. Without one this says little.`}</p>
+    ${replay.name && html`<p class="quiet num">${replay.name}, ${wallTime(replay.written_unix_s)}</p>`}`;
 }
 
 /** Who acts stands first, then who watches. @param {any} one @param {any} other */
@@ -52,7 +54,9 @@ export default function Policies() {
         <//>
         <div class="columns">
           <${Panel} title="Shadow beside acting">${data.shadow?.policy ? html`<${Agreement} shadow=${data.shadow} />` : html`<${Empty}>No policy watches as shadow.<//>`}<//>
-          ${data.paired_replay && html`<${Panel} title="Who would have been better"><${Replay} replay=${data.paired_replay} /><//>`}
+          ${(data.paired_replay || data.paired_command) && html`<${Panel} title="Who would have been better">${data.paired_replay
+            ? html`<${Replay} replay=${data.paired_replay} />`
+            : html`<p class="quiet">Nothing tells yet: agreement is no gain. A replay of the finished jobs under both policies does, with its interval; it is shown here once its document lies in the page's folder of reports (ADLRO_WEB_REPORTS_DIR).</p><${Copyable} label="Command line" text=${data.paired_command} />`}<//>`}
         </div>
         <${Panel} title="All policies">
           <ul class="policies">${[...data.policies].sort(first).map((/** @type {any} */ each) => html`<li key=${each.name}>
