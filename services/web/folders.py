@@ -18,6 +18,8 @@ _LARGEST_BYTES: Final = 64 << 20
 _ROWS: Final = 2000
 _LARGEST_COMPARISON_BYTES: Final = 4 << 20
 _COMPARISON: Final = "adlro.compare.v1"
+# Of an evaluation's figures, those of the summary.
+_SUMMARY: Final = ("mean_jct_s", "p95_jct_s", "max_wait_s")
 _CURVE, _SETTINGS = "curve.jsonl", "settings.json"
 
 
@@ -145,11 +147,19 @@ def _comparison(name: str, _written_ns: int) -> dict[str, Any]:
 
 
 def _report_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for each figure of _SUMMARY of each row of an evaluation (`adlro evaluate --json`)."""
     rows = document.get("rows")
-    if not isinstance(rows, list):
-        return []
-    keys = ("policy", "metric", "mean", "low", "high")
-    return [{key: each.get(key) for key in keys} for each in rows[:_MOST] if isinstance(each, dict)]
+    found = []
+    for each in rows[:_MOST] if isinstance(rows, list) else ():
+        if not isinstance(each, dict):
+            continue
+        case = {key: each.get(key) for key in ("policy", "scenario", "load")}
+        for metric in _SUMMARY:
+            interval = each.get(f"{metric}_ci95")
+            if isinstance(each.get(metric), int | float) and isinstance(interval, list) and len(interval) == 2:
+                low, high = interval
+                found.append({**case, "metric": metric, "mean": each[metric], "low": low, "high": high})
+    return found
 
 
 def _entries(folder: str) -> list[Path]:

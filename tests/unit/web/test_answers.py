@@ -294,10 +294,16 @@ def test_trainings_and_reports_are_read_from_folders(tmp_path: Path):
     assert run["columns"] == {"step": [1, 2], "return": [1.5, 2]}
     assert run["settings"] == {"recipe": "dqn", "rate": 0.1}
     (tmp_path / "a.html").write_text("<p>")
-    (tmp_path / "a.json").write_text('{"title": "A", "rows": [{"policy": "dqn", "metric": "jct", "mean": 1, "y": 2}]}')
+    row = {"policy": "dqn", "scenario": "paper", "load": 0.9, "mean_jct_s": 41.5, "mean_jct_s_ci95": [40.0, 43.0]}
+    row |= {"p95_jct_s": 99.0, "p95_jct_s_ci95": [None, None], "max_wait_s": "long", "max_wait_s_ci95": 3}
+    (tmp_path / "a.json").write_text(json.dumps({"title": "A", "rows": [row, 5]}))
     (report,) = folders.reports(str(tmp_path))
     assert (report["name"], report["title"], report["size_bytes"]) == ("a.html", "A", 3)
-    assert report["rows"] == [{"policy": "dqn", "metric": "jct", "mean": 1, "low": None, "high": None}]
+    case = {"policy": "dqn", "scenario": "paper", "load": 0.9}
+    assert report["rows"] == [
+        {**case, "metric": "mean_jct_s", "mean": 41.5, "low": 40.0, "high": 43.0},
+        {**case, "metric": "p95_jct_s", "mean": 99.0, "low": None, "high": None},
+    ]
     assert folders.report(str(tmp_path), "a.html") == b"<p>"
     assert (folders.runs(""), folders.reports(str(tmp_path / "none"))) == ([], [])
 
