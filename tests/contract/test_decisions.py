@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -262,11 +262,10 @@ async def test_after_a_restart_decisions_are_listed_and_explained_and_ids_are_ne
 async def test_a_standby_lists_what_the_other_one_decides(
     redis_url: str, cluster_address: str, checkpoint: Path
 ) -> None:
-    async with (
-        one_more(redis_url, cluster_address, checkpoint) as acts,
-        one_more(redis_url, cluster_address, checkpoint) as other,
-    ):
-        await acts.until_acting()
+    async with AsyncExitStack() as houses:
+        acts = await houses.enter_async_context(one_more(redis_url, cluster_address, checkpoint))
+        await acts.until_acting()  # so that the other one finds the lease taken
+        other = await houses.enter_async_context(one_more(redis_url, cluster_address, checkpoint))
         await running(acts, 2)
         found = await until_listed(acts, 2)
         assert await listed(other) == found

@@ -126,8 +126,9 @@ def test_the_commands_of_its_user_need_nothing_but_the_address(suite: LocalSuite
 
 def test_it_names_its_cluster_and_its_files(suite: LocalSuite) -> None:
     status = suite.running.status
-    assert set(status["pids"]) == {"ingest", "decompose", "orchestrator", "local", "valkey"}
-    assert set(status["addresses"]) == set(status["pids"]) - {"valkey"}
+    assert set(status["pids"]) == {"ingest", "decompose", "orchestrator", "local", "valkey", "web"}
+    assert set(status["addresses"]) == set(status["pids"]) - {"valkey", "web"}
+    assert status["page"].startswith("http://127.0.0.1:")
     assert "simcluster" not in suite.running.text
     data = suite.running.data_dir
     assert {"secrets", "valkey-local", "local", "log"} <= {path.name for path in data.iterdir()}
@@ -259,7 +260,8 @@ def test_another_user_of_the_machine_can_neither_submit_nor_launch(suite: LocalS
         "launch": "UNAUTHENTICATED",
         "store": "'-NOAUTH'",
     }
-    assert len(said) == 1 + 6 * 2 + 5 * 2 + 1
+    assert len(suite.running.pids) == 6
+    assert len(said) == 1 + 6 * 2 + 6 * 2 + 1
     assert set(said.values()) == {"PermissionError"}, said
 
 
