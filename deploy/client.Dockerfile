@@ -18,8 +18,10 @@ RUN python -m pip --python /venv/bin/python install --no-cache-dir --only-binary
       -c /build/constraints.txt -r /build/client.txt \
  && python -m pip --python /venv/bin/python check \
  && sh /build/prune.sh /venv
-# What the command does not read: numpy's tools for building, PyYAML's second parser, tables of languages in no help text.
-RUN find /venv -type d \( -path '*/numpy/f2py' -o -path '*/numpy/distutils' \) -prune -exec rm -rf {} + \
+# What the command does not read: numpy's tools for building, PyYAML's second parser, tables of languages in no help text,
+# and the servers' event loop (uvloop), which is in the layer that all images share.
+RUN find /venv -type d \( -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/site-packages/uvloop' \
+      -o -path '*/site-packages/uvloop-*.dist-info' \) -prune -exec rm -rf {} + \
  && find /venv -type f \( -path '*/yaml/_yaml*.so' -o -path '*/pygments/lexers/_*_builtins.py' \) -delete
 ENV PATH=/venv/bin:$PATH
 WORKDIR /app
