@@ -1,0 +1,237 @@
+"""What the page asks the services: the jobs of now, all of a job that somebody follows; and what after an outage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from adlro.client import AsyncClient, Credentials, Endpoints
+from adlro.errors import Unavailable
+from adlro.records.jobs import Job, JobState
+from adlro.records.matrices import MetricColumn, Telemetry, TelemetryBlock
+from adlro.records.status import OrchestratorStatus
+from adlro.records.telemetry import Metric, Unit
+from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobOrder, JobPage, JobView
+from adlro.services.web import feeds as module
+from adlro.services.web.feeds import Feeds
+from adlro.services.web.picture import Picture
+from tests.unit.web.world import GPU_IDS, description, ended, job, running, status
+
+NOWHERE = "127.0.0.1:1"
+END = JobEvent(JobEventKind.SNAPSHOT_END, None, 7)
+
+
+def told(*jobs: Job) -> list[JobEvent]:
+    """A snapshot."""
+    return [*(JobEvent(JobEventKind.SNAPSHOT, each, each.revision) for each in jobs), END]
+
+
+def change(made: Job, revision: int) -> JobEvent:
+    return JobEvent(JobEventKind.CHANGE, made, revision)
+
+
+class Client:
+    """A client of services that say what a test lets them.
+
+    Attributes:
+        streams: the events of each watch of jobs, in the order in which they are opened; then nothing more comes.
+        watched: what each watch asked for.
+    """
+
+    def __init__(self, *streams: Sequence[JobEvent], last_end_s: float | None = None) -> None:
+        self.streams = list(streams)
+        self.last_end_s = last_end_s
+        self.listed: list[tuple[JobFilter, JobOrder, JobView]] = []
+        self.watched: list[tuple[int | None, JobFilter | None, JobView]] = []
+        self.asked_gpus: list[list[str]] = []
+
+    async def list_page(self, chosen: JobFilter, *, page_size: int, order: JobOrder, view: JobView) -> JobPage:
+        assert page_size == 1
+        self.listed.append((chosen, order, view))
+        return JobPage([] if self.last_end_s is None else [ended(running(job(1)), end_s=self.last_end_s)])
+
+    async def watch(
+        self,
+        after_revision: int | None = None,
+        job_filter: JobFilter | None = None,
+        *,
+        patience_s: float,
+        view: JobView = JobView.FULL,
+    ) -> AsyncIterator[JobEvent]:
+        assert patience_s == 0.0
+        self.watched.append((after_revision, job_filter, view))
+        for event in self.streams.pop(0) if self.streams else ():
+            yield event
+        if not self.streams:
+            await asyncio.Event().wait()
+
+    async def telemetry(self, *, gpu_ids: list[str]) -> Telemetry:
+        self.asked_gpus.append(gpu_ids)
+        values = np.array([[0.5] * len(gpu_ids)], np.float32)
+        columns: Mapping[Metric, MetricColumn] = {Metric.UTILIZATION: MetricColumn(Unit.RATIO, values, values)}
+        return Telemetry(TelemetryBlock("default", tuple(gpu_ids), (1.0,), (1.0,), columns))
+
+    async def watch_status(self, _: float) -> AsyncIterator[OrchestratorStatus]:
+        yield status(queue_length=3)
+        raise Unavailable("the orchestrator is away")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def picture() -> Picture:
+    return Picture()
+
+
+@pytest.fixture
+def feeds(picture: Picture) -> Feeds:
+    def crashed(name: str, error: BaseException) -> None:
+        raise AssertionError(name) from error
+
+    return Feeds(Endpoints(NOWHERE, NOWHERE, NOWHERE, NOWHERE), Credentials(), picture, crashed, idle_s=60.0)
+
+
+async def until(right: Any) -> None:
+    async with asyncio.timeout(20.0):
+        while not right():  # noqa: ASYNC110 - the feeds have no event for it
+            await asyncio.sleep(0.005)
+
+
+def as_client(client: Client) -> AsyncClient:
+    return cast(AsyncClient, client)
+
+
+async def test_only_jobs_of_now_are_asked_for_and_every_change_after_them(feeds: Feeds, picture: Picture) -> None:
+    waits = job(2)
+    old = ended(running(job(3), GPU_IDS[0]), end_s=5.0)
+    client = Client(told(waits), [change(running(waits, GPU_IDS[1]), 8), change(old, 9)], last_end_s=10_000.0)
+    reading = asyncio.create_task(feeds._jobs(as_client(client)))
+    await until(lambda: picture.jobs_complete and len(picture.jobs) == 2)
+    reading.cancel()
+    ((listed, order, view),) = client.listed
+    assert (order, view) == (JobOrder.ENDED, JobView.BASIC)
+    assert all(state.final for state in listed.states)
+    (first, second) = client.watched
+    # The last hour before the last end: a virtual clock may stand far beyond it.
+    assert first == (None, JobFilter(active_after_s=6400.0), JobView.BASIC)
+    # Not filtered by time: a cluster that is set up anew begins at zero, and its ends must come.
+    assert second == (7, None, JobView.BASIC)
+    known = picture.jobs.get("job-3")
+    assert known is not None
+    assert known.state is JobState.SUCCEEDED
+    assert feeds.sources["ingest"].state == "live"
+
+
+async def test_after_an_outage_only_what_was_missed_is_read(feeds: Feeds, picture: Picture) -> None:
+    client = Client(told(job(2)), [change(running(job(2), GPU_IDS[1]), 8)], [change(job(4), 9)], [], last_end_s=None)
+    for _ in range(2):
+        await feeds._jobs(as_client(client))
+    assert [after for after, _, _ in client.watched] == [None, 7, 8]
+    assert client.watched[0][1] == JobFilter(active_after_s=0.0)
+    assert len(client.listed) == 1
+    assert len(picture.jobs) == 2
+
+
+async def test_where_what_was_missed_is_no_longer_stored_all_is_read_anew(feeds: Feeds, picture: Picture) -> None:
+    # The client goes on with a snapshot of everything: the page leaves it, and asks for the jobs of now.
+    client = Client(told(job(2)), told(job(2), job(3)), told(job(4)), [change(job(5), 8)], [])
+    for _ in range(2):
+        await feeds._jobs(as_client(client))
+    assert [after for after, _, _ in client.watched] == [None, 7, None, 7]
+    assert {each.job_id for each in picture.jobs.jobs()} == {"job-4", "job-5"}
+
+
+async def test_a_change_that_the_snapshot_has_already_changes_nothing(feeds: Feeds, picture: Picture) -> None:
+    runs = running(job(2), GPU_IDS[1])
+    client = Client(told(runs), [change(job(2), 8)], [])
+    await feeds._jobs(as_client(client))
+    known = picture.jobs.get("job-2")
+    assert known is not None
+    assert known.state is JobState.RUNNING
+
+
+async def test_all_of_the_jobs_that_somebody_follows_is_read(feeds: Feeds, picture: Picture) -> None:
+    feeds._job_ids = frozenset({"job-2", "job-9"})
+    client = Client([*told(job(2)), change(running(job(2), GPU_IDS[0]), 8), *told(job(9)), change(job(2), 9)], [])
+    await feeds._details(as_client(client))
+    assert client.watched == [(None, JobFilter(job_ids=feeds._job_ids), JobView.FULL)]
+    # A second snapshot in the middle: what was missed is stored no more.
+    assert picture.details_known == feeds._job_ids
+    assert {job_id: each.state for job_id, each in picture.details.items()} == {
+        "job-9": JobState.PENDING,
+        "job-2": JobState.PENDING,
+    }
+
+
+async def test_the_streams_follow_what_pages_show(
+    feeds: Feeds, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client()
+    monkeypatch.setattr(module, "client_of", lambda *_: client)
+    monkeypatch.setattr(feeds, "_keep", lambda kind, _source, run, given: run(given) if kind in OWN else _nothing())
+    monkeypatch.setattr(feeds, "_health", _nothing)
+    picture.take_description(description(), 0.0)
+    nobody: frozenset[str] = frozenset()
+    try:
+        feeds.want(frozenset({"head"}), nobody, nobody)
+        assert "details" not in feeds._tasks
+        feeds.want(frozenset({"job"}), frozenset({"job-1"}), nobody)
+        await until(lambda: len(client.watched) == 1)
+        feeds.want(frozenset({"job"}), frozenset({"job-1"}), nobody)
+        first = feeds._tasks["details"]
+        # Another one is asked for together with the first; one that is left is not asked for anew.
+        feeds.want(frozenset({"job"}), frozenset({"job-1", "job-2"}), nobody)
+        await until(lambda: len(client.watched) == 2)
+        feeds.want(frozenset({"job"}), frozenset({"job-2"}), nobody)
+        second = feeds._tasks["details"]
+        assert first is not second
+        assert [set(each.job_ids) for _, each, _ in client.watched if each] == [{"job-1"}, {"job-1", "job-2"}]
+        feeds.want(frozenset({"gpu"}), nobody, frozenset({GPU_IDS[1], "no such GPU"}))
+        await until(lambda: client.asked_gpus)
+        assert client.asked_gpus[0] == [GPU_IDS[1]]
+        assert picture.readings[GPU_IDS[1]] == {Metric.UTILIZATION: 0.5}
+    finally:
+        await feeds.close()
+
+
+OWN = ("details", "readings")
+
+
+async def _nothing() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_an_orchestrator_that_is_away_has_no_figures_of_now(feeds: Feeds, picture: Picture) -> None:
+    keeping = asyncio.create_task(feeds._keep("status", "orchestrator", feeds._status, as_client(Client())))
+    await until(lambda: feeds.sources["orchestrator"].state == "away")
+    assert picture.status is not None
+    assert (picture.status.queue_length, picture.status_live) == (3, False)
+    keeping.cancel()
+
+
+async def test_health_wakes_a_stream_that_waits_for_its_service(feeds: Feeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 0
+
+    async def away(_: AsyncClient) -> None:
+        nonlocal tries
+        tries += 1
+        raise Unavailable("it is away")
+
+    monkeypatch.setattr(module, "_FIRST_DELAY_S", 3600.0)
+    monkeypatch.setattr(module, "_LONGEST_DELAY_S", 3600.0)
+    keeping = asyncio.create_task(feeds._keep("jobs", "ingest", away, as_client(Client())))
+    await until(lambda: tries == 1)
+
+    async def serves(_address: str, _credentials: Credentials) -> bool:
+        return True
+
+    monkeypatch.setattr(module, "_serves", serves)
+    health = asyncio.create_task(feeds._health())
+    await until(lambda: tries >= 2)
+    for task in (keeping, health):
+        task.cancel()
