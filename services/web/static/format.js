@@ -79,6 +79,9 @@ export function visible(text) {
 
 /** @type {Record<string, string>} */
 const WORDS = {
+  mean_jct_s: "mean JCT, s",
+  p95_jct_s: "95th percentile of JCT, s",
+  max_wait_s: "longest wait, s",
   submitted: "just submitted",
   begin_time: "waits for its begin time",
   resources: "GPUs are busy",

@@ -2,7 +2,7 @@
 // Job: why it waits and when it may start; where it ran; its output; what was predicted and what came.
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { post, useAnswer } from "../api.js";
-import { clusterTime, count, DASH, duration, interval, mib, percent, plural, visible, words } from "../format.js";
+import { clusterTime, count, DASH, duration, interval, mib, percent, visible, words } from "../format.js";
 import { html } from "../html.js";
 import { waited } from "../jobs.js";
 import { keyOf } from "../live.js";
@@ -39,7 +39,7 @@ function Waiting({ waiting, job, now_s }) {
       <div class="figure"><dt>Waited</dt><dd class="num">${duration(waited(job, now_s))}</dd></div>
     </dl>
     ${waiting.advice?.length > 0 && html`<h3>What you could change</h3>
-      <ul class="advice">${waiting.advice.map((/** @type {any} */ each) => html`<li key=${each.text}>${each.text}${typeof each.gpu_count === "number" ? html` <span class="num quiet">(${plural(each.gpu_count, "GPU")})</span>` : ""}</li>`)}</ul>`}
+      <ul class="advice">${waiting.advice.map((/** @type {any} */ each) => html`<li key=${each.text}>${each.text}</li>`)}</ul>`}
     ${waiting.gpus?.length > 0 && html`<h3>The cluster's GPUs, for this job</h3>
       <table class="compact"><thead><tr><th scope="col">What stands in the way</th><th scope="col" class="number">GPUs</th></tr></thead>
         <tbody>${waiting.gpus.map((/** @type {any} */ each) => html`<tr key=${each.reason}><th scope="row">${each.text || words(each.reason)}</th><td class="number num">${count(each.gpu_count)}</td></tr>`)}</tbody></table>`}
