@@ -271,10 +271,6 @@ class Suite:
             file.write(json.dumps(status, indent=2) + "\n")
         new.replace(self._plan.data_dir / STATUS)
 
-    def log_path(self, name: ServiceName) -> Path:
-        """Path of a service's log."""
-        return self._services[name].log
-
     # Below: the parts of a start, and supervision
 
     def _take_lock(self) -> None:

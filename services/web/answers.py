@@ -23,22 +23,24 @@ from adlro.errors import (
     Unavailable,
     Unsupported,
 )
+from adlro.kit.status import to_code
 from adlro.services.web.assets import Asset
 from adlro.services.web.frames import compact
 
-_STATUS: Final[dict[type[AdlroError], tuple[int, str]]] = {
-    InvalidInput: (400, "INVALID_ARGUMENT"),
-    OutOfRange: (400, "OUT_OF_RANGE"),
-    Unauthenticated: (401, "UNAUTHENTICATED"),
-    PermissionDenied: (403, "PERMISSION_DENIED"),
-    NotFound: (404, "NOT_FOUND"),
-    AlreadyExists: (409, "ALREADY_EXISTS"),
-    Conflict: (409, "FAILED_PRECONDITION"),
-    Stale: (409, "ABORTED"),
-    LimitExceeded: (429, "RESOURCE_EXHAUSTED"),
-    Unsupported: (501, "UNIMPLEMENTED"),
-    Unavailable: (503, "UNAVAILABLE"),
-    DeadlineExceeded: (504, "DEADLINE_EXCEEDED"),
+# The HTTP status of each kind of error; others have 500.
+_STATUS: Final[dict[type[AdlroError], int]] = {
+    InvalidInput: 400,
+    OutOfRange: 400,
+    Unauthenticated: 401,
+    PermissionDenied: 403,
+    NotFound: 404,
+    AlreadyExists: 409,
+    Conflict: 409,
+    Stale: 409,
+    LimitExceeded: 429,
+    Unsupported: 501,
+    Unavailable: 503,
+    DeadlineExceeded: 504,
 }
 
 
@@ -60,7 +62,8 @@ def file_answer(asset: Asset, request: Request, caching: str) -> Response:
 async def error_answer(_: Request, error: Exception) -> Response:
     """An error of the tree, with the HTTP status that fits."""
     assert isinstance(error, AdlroError)
-    status, code = next((found for kind, found in _STATUS.items() if isinstance(error, kind)), (500, "INTERNAL"))
+    status = next((found for kind, found in _STATUS.items() if isinstance(error, kind)), 500)
+    code = to_code(error).name
     if error.reason == "TOO_LARGE":
         status = 413
     body = {"error": error.message, "code": code}
