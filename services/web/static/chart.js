@@ -1,6 +1,6 @@
 // @ts-check
 // Curves by uPlot, which is loaded when the first is drawn; colours come from the style sheet.
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { html } from "./html.js";
 import { clusterTime, count } from "./format.js";
 import { colour, onTheme } from "./theme.js";
@@ -76,7 +76,7 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
       plot.current = null;
     };
   }, [shape]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     plot.current?.setData(columns);
   });
   if (lost) return html`<p class="empty">The curves could not be loaded. Load the page again.</p>`;

@@ -1,12 +1,22 @@
 // @ts-check
 // The map of nodes and GPUs: one button a GPU, in boxes of nodes, by model. Drawn without Preact: at 1,024 GPUs and two
-// frames a second only cells whose sixteenth or state changed are touched.
+// frames a second only cells whose sixteenth or state changed are touched. Where buttons have no text, their colours are
+// painted on one canvas behind them: a browser takes ten times as long to draw a thousand buttons anew.
 import { count, percent, plural, words } from "./format.js";
+import { colour, onTheme } from "./theme.js";
 
 const STATES = ["idle", "allocated", "shared", "lost", "drained, idle", "drained, allocated"];
 const DRIFT = 16;
 const NOT_REPORTED = 255;
+/** The state of a GPU that its viewer may not know: a submitter sees where his own jobs run. */
+export const HIDDEN = 255;
 const BUCKETS = 16;
+const UNREPORTED_BUCKET = BUCKETS;
+const PLAIN_BUCKET = BUCKETS + 1;
+const NAMES_AT_ONCE = 128;
+const NAMES_EVERY_MS = 450;
+/** With at most so many GPUs each button has room for its number, and its own colour. */
+const FEW_GPUS = 64;
 
 /** @param {number} byte 0..254 @returns {number} 0..15 */
 export function bucketOf(byte) {
@@ -14,8 +24,11 @@ export function bucketOf(byte) {
 }
 
 /** @param {number} byte of the plane "state" */
+export const drifted = (byte) => byte !== HIDDEN && (byte & DRIFT) !== 0;
+
+/** @param {number} byte of the plane "state" */
 export function stateText(byte) {
-  return (STATES[byte & 15] ?? "unknown") + (byte & DRIFT ? ", drift flagged" : "");
+  return byte === HIDDEN ? "not shown to you" : (STATES[byte & 15] ?? "unknown") + (drifted(byte) ? ", drift flagged" : "");
 }
 
 /** @param {number | undefined} byte of a metric's plane */
@@ -42,9 +55,20 @@ export class Heatmap {
     this.position = [];
     /** @type {Set<number>} GPUs whose button has an older name than its colour */
     this.unnamed = new Set();
+    /** @type {any} a timer; 0: none */
     this.naming = 0;
     /** @type {Int32Array} of each GPU: what its button shows */
     this.shown = new Int32Array(0);
+    /** @type {Paint | null} the colours, where buttons have no text */
+    this.paint = null;
+    const size = new ResizeObserver(() => this.paint?.again());
+    size.observe(box);
+    const endTheme = onTheme(() => this.paint?.again());
+    this.end = () => {
+      size.disconnect();
+      endTheme();
+      clearTimeout(this.naming);
+    };
     box.onclick = (event) => {
       const index = this.#indexOf(event.target);
       if (index !== null) onPick(index);
@@ -73,17 +97,19 @@ export class Heatmap {
     for (let index = 0; index < this.cells.length; index += 1) {
       const state = states ? states[index] : 0;
       const byte = values ? values[index] : NOT_REPORTED;
-      const bucket = values ? (byte === NOT_REPORTED ? BUCKETS : bucketOf(byte)) : BUCKETS + 1;
+      const bucket = values ? (byte === NOT_REPORTED ? UNREPORTED_BUCKET : bucketOf(byte)) : PLAIN_BUCKET;
       const code = (bucket << 8) | state;
       if (!anew && this.shown[index] === code) continue;
       this.shown[index] = code;
-      const cell = this.cells[index];
-      const level = bucket === BUCKETS ? "none" : bucket > BUCKETS ? "plain" : `b${bucket}`;
-      cell.className = `cell ${level} s${state & 15}${state & DRIFT ? " drift" : ""}`;
+      const level = state === HIDDEN ? "hidden-state" : bucket === UNREPORTED_BUCKET ? "none" : this.paint ? "painted" : bucket === PLAIN_BUCKET ? "plain" : `b${bucket}`;
+      const name = `cell ${level} s${state & 15}${drifted(state) ? " drift" : ""}`;
+      if (this.cells[index].className !== name) this.cells[index].className = name;
+      this.paint?.set(index, state === HIDDEN ? UNREPORTED_BUCKET : bucket, state & 15);
       this.unnamed.add(index);
     }
+    this.paint?.flush();
     if (anew) this.#nameAll();
-    else if (this.unnamed.size && !this.naming) this.naming = later((deadline) => this.#nameSome(deadline));
+    else this.#nameLater();
   }
 
   /** Names for screen readers; a thousand of them are written when the browser has time. @param {number} index */
@@ -98,21 +124,23 @@ export class Heatmap {
     for (const index of [...this.unnamed]) this.#name(index);
   }
 
-  /** @param {{timeRemaining: () => number}} deadline */
-  #nameSome(deadline) {
-    this.naming = 0;
-    let least = 32; // also where the browser never has time
-    for (const index of [...this.unnamed]) {
-      if (least <= 0 && deadline.timeRemaining() < 1) break;
-      this.#name(index);
-      least -= 1;
-    }
-    if (this.unnamed.size) this.naming = later((next) => this.#nameSome(next));
+  /** At 1,024 GPUs and two frames a second a name is at most some seconds older than its colour. */
+  #nameLater() {
+    if (!this.unnamed.size || this.naming) return;
+    this.naming = setTimeout(() => {
+      this.naming = 0;
+      let most = NAMES_AT_ONCE;
+      for (const index of this.unnamed) {
+        if (most-- <= 0) break;
+        this.#name(index);
+      }
+      this.#nameLater();
+    }, NAMES_EVERY_MS);
   }
 
   #layOut() {
     const { gpus, models, model, nodes, node } = this.data;
-    const size = gpus.length <= 64 ? "large" : gpus.length <= 256 ? "middle" : "small";
+    const size = gpus.length <= FEW_GPUS ? "large" : gpus.length <= 256 ? "middle" : "small";
     this.box.className = `heatmap ${size}`;
     this.cells = [];
     this.order = [];
@@ -155,7 +183,8 @@ export class Heatmap {
       part.append(head, boxes);
       return part;
     });
-    this.box.replaceChildren(...parts);
+    this.paint = size === "large" ? null : new Paint(this.box, this.cells);
+    this.box.replaceChildren(...(this.paint ? [this.paint.canvas] : []), ...parts);
     this.position = [];
     this.order.forEach((index, at) => {
       this.position[index] = at;
@@ -202,10 +231,79 @@ export class Heatmap {
   }
 }
 
-/** @param {(deadline: {timeRemaining: () => number}) => void} work @returns {number} not 0 */
-function later(work) {
-  if ("requestIdleCallback" in globalThis) return requestIdleCallback(work, { timeout: 1_000 });
-  return /** @type {any} */ (setTimeout(() => work({ timeRemaining: () => 5 }), 50));
+/** Colours of buttons without text, on a canvas behind them. */
+class Paint {
+  /** @param {HTMLElement} box @param {HTMLButtonElement[]} cells by GPU */
+  constructor(box, cells) {
+    this.box = box;
+    this.cells = cells;
+    this.canvas = document.createElement("canvas");
+    this.canvas.className = "paint";
+    this.canvas.setAttribute("aria-hidden", "true");
+    /** @type {Uint8Array} of each GPU: its place in `inks` */
+    this.ink = new Uint8Array(cells.length);
+    /** @type {number[]} GPUs to be painted */
+    this.changed = [];
+    /** @type {string[]} a colour a bucket, then that of a taken GPU; empty: to be read from the style sheet */
+    this.inks = [];
+    /** @type {{x: number, y: number, width: number, height: number}[]} of each GPU, device pixels; empty: to be measured */
+    this.places = [];
+  }
+
+  /** @param {number} index @param {number} bucket @param {number} state */
+  set(index, bucket, state) {
+    const taken = state === 1 || state === 2 || state === 5;
+    this.ink[index] = state === 3 ? UNREPORTED_BUCKET : bucket === PLAIN_BUCKET ? (taken ? PLAIN_BUCKET : 0) : bucket;
+    this.changed.push(index);
+  }
+
+  /** All anew: other colours, or another size. */
+  again() {
+    this.inks = [];
+    this.places = [];
+    this.flush();
+  }
+
+  /** Paints what has changed. */
+  flush() {
+    const context = this.canvas.getContext("2d");
+    if (!context || !this.canvas.isConnected || !this.box.clientWidth) return;
+    const all = !this.places.length || !this.inks.length;
+    if (!this.places.length) this.#measure();
+    if (!this.inks.length) this.#mix();
+    for (const index of all ? this.ink.keys() : this.changed) {
+      const { x, y, width, height } = this.places[index];
+      context.clearRect(x, y, width, height);
+      const ink = this.inks[this.ink[index]];
+      if (!ink) continue;
+      context.fillStyle = ink;
+      context.fillRect(x, y, width, height);
+    }
+    this.changed = [];
+  }
+
+  #measure() {
+    const scale = Math.min(2, devicePixelRatio || 1);
+    const around = this.box.getBoundingClientRect();
+    Object.assign(this.canvas, { width: Math.round(around.width * scale), height: Math.round(around.height * scale) });
+    this.places = this.cells.map((cell) => {
+      const place = cell.getBoundingClientRect();
+      // Within the border, whose corners are round.
+      const [x, y] = [Math.round((place.left - around.left + 1) * scale), Math.round((place.top - around.top + 1) * scale)];
+      return { x, y, width: Math.round((place.width - 2) * scale), height: Math.round((place.height - 2) * scale) };
+    });
+  }
+
+  #mix() {
+    const sample = document.createElement("span");
+    this.box.append(sample);
+    this.inks = Array.from({ length: BUCKETS }, (_, bucket) => {
+      sample.className = `cell b${bucket}`;
+      return getComputedStyle(sample).backgroundColor;
+    });
+    sample.remove();
+    this.inks[PLAIN_BUCKET] = colour("--tone-1");
+  }
 }
 
 /** @param {string} name @param {string} [className] @param {string} [text] */
@@ -221,8 +319,13 @@ export function summary(data, metric) {
   const states = data.planes.state ?? new Uint8Array();
   /** @type {number[]} */
   const numbers = [0, 0, 0, 0, 0, 0];
-  for (const byte of states) numbers[byte & 15] += 1;
+  let hidden = 0;
+  for (const byte of states) {
+    if (byte === HIDDEN) hidden += 1;
+    else numbers[byte & 15] += 1;
+  }
   const parts = STATES.map((name, index) => (numbers[index] ? `${count(numbers[index])} ${name}` : "")).filter(Boolean);
+  if (hidden) parts.push(`${count(hidden)} not shown to you`);
   const plane = metric === "state" ? null : data.planes[metric];
   if (plane) {
     let sum = 0;

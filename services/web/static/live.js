@@ -55,6 +55,9 @@ export class Live {
     this.hello = null;
     this.asleep = false;
     this.silent = false;
+    /** @type {Set<Topic>} with frames that no listener has been told of */
+    this.undrawn = new Set();
+    this.drawing = false;
     /** @type {Set<() => void>} */
     this.listeners = new Set();
     /** @type {WebSocket | null} */
@@ -253,8 +256,21 @@ export class Live {
     topic.rev = header.rev;
     topic.stale_since_ms = null;
     topic.refused = "";
-    this.#tell(topic);
+    this.#tellSoon(topic);
     this.#send({ op: "ack", key: topic.key, rev: header.rev });
+  }
+
+  /** Frames of a tick come one after the other: what they change is drawn at once. @param {Topic} topic */
+  #tellSoon(topic) {
+    this.undrawn.add(topic);
+    if (this.drawing) return;
+    this.drawing = true;
+    requestAnimationFrame(() => {
+      this.drawing = false;
+      const topics = [...this.undrawn];
+      this.undrawn.clear();
+      for (const each of topics) this.#tell(each);
+    });
   }
 
   #heard() {
@@ -298,8 +314,12 @@ export async function unpack(buffer) {
   const packed = new Uint8Array(buffer, 0, 1)[0] === 1;
   let rest = buffer.slice(1);
   if (packed) {
-    const stream = new Blob([rest]).stream().pipeThrough(new DecompressionStream("gzip"));
-    rest = await new Response(stream).arrayBuffer();
+    const unpacking = new DecompressionStream("gzip");
+    const writer = unpacking.writable.getWriter();
+    // An error in these comes out of the stream's other end.
+    writer.write(new Uint8Array(rest)).catch(() => undefined);
+    writer.close().catch(() => undefined);
+    rest = await new Response(unpacking.readable).arrayBuffer();
   }
   const length = new DataView(rest).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(rest, 4, length)));

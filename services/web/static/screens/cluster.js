@@ -1,9 +1,9 @@
 // @ts-check
 // Cluster: what needs me? Head figures, alerts in words, and the map of nodes and GPUs.
-import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { Chart } from "../chart.js";
 import { basis, count, duration, percent, plural, words } from "../format.js";
-import { byteText, Heatmap, stateText, summary } from "../heatmap.js";
+import { byteText, drifted, Heatmap, HIDDEN, stateText, summary } from "../heatmap.js";
 import { html } from "../html.js";
 import { Choice, Figure, Meter, Notice, Panel, Parts, Skeleton } from "../parts.js";
 import { gpuPath, jobPath, navigate, setQuery } from "../router.js";
@@ -77,8 +77,9 @@ function HeadFigures({ head }) {
 
 /** @param {{data: any, metric: string}} props */
 function Legend({ data, metric }) {
-  const has_state = (/** @type {number} */ wanted) => data.planes.state?.some((/** @type {number} */ byte) => (byte & 15) === wanted);
-  const has_drift = data.planes.state?.some((/** @type {number} */ byte) => byte & 16);
+  const states = data.planes.state ?? new Uint8Array();
+  const has_state = (/** @type {number} */ wanted) => states.some((/** @type {number} */ byte) => byte !== HIDDEN && (byte & 15) === wanted);
+  const has_drift = states.some(drifted);
   return html`<div class="map-legend" aria-hidden="true">
     ${metric !== "state" && html`<span class="ramp">0 %${Array.from({ length: 16 }, (_, index) => html`<i key=${index} class=${`cell b${index}`}></i>`)}100 %</span>
       <span><i class="cell none"></i> not reported</span>`}
@@ -86,6 +87,7 @@ function Legend({ data, metric }) {
     ${has_state(2) && html`<span><i class="cell plain s2"></i> shared</span>`}
     ${has_state(3) && html`<span><i class="cell plain s3"></i> lost</span>`}
     ${(has_state(4) || has_state(5)) && html`<span><i class="cell plain s4"></i> drained</span>`}
+    ${states.includes(HIDDEN) && html`<span><i class="cell hidden-state"></i> not shown to you</span>`}
     ${has_drift && html`<span><i class="cell plain s0 drift"></i> slower than its model</span>`}
   </div>`;
 }
@@ -113,15 +115,20 @@ function Map_({ query }) {
   const metrics = data ? ["state", ...data.metrics.filter((/** @type {string} */ name) => data.planes[name])] : [];
   const wanted = query.get("metric") ?? "";
   const metric = metrics.includes(wanted) ? wanted : metrics.includes("utilization") ? "utilization" : "state";
-  useEffect(() => {
+  // In the frame of the change: an effect after it would draw a second one.
+  useLayoutEffect(() => {
     if (!data || !box.current) return;
-    map.current ??= new Heatmap(
-      box.current,
-      (picked) => navigate(gpuPath(latest.current.gpus[picked])),
-      (looked) => looked !== null && setIndex(looked),
-    );
+    if (map.current?.box !== box.current) {
+      map.current?.end();
+      map.current = new Heatmap(
+        box.current,
+        (picked) => navigate(gpuPath(latest.current.gpus[picked])),
+        (looked) => looked !== null && setIndex(looked),
+      );
+    }
     map.current.draw(data, metric);
   }, [data, metric]);
+  useLayoutEffect(() => () => map.current?.end(), []);
   const tools = data && html`<${Choice} label="What the colour tells" value=${metric} onChange=${(/** @type {string} */ name) => setQuery({ metric: name })}
     options=${metrics.map((name) => [name, words(name)])} />`;
   return html`<${Panel} title="Nodes and GPUs" view=${view} tools=${tools} class="map">
