@@ -22,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from adlro.errors import AdlroError
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
-from adlro.kit.testing import spawn_service
+from adlro.kit.testing import SpawnedService, spawn_service
 from adlro.records.jobs import KINDS_OF_WORK, ExpectedRuntime, JobSpec, NormalizedJob, SimulatedWork
 from adlro.store import JobStore, NewJob
 from benchmarks.measuring import cpu_s, machine, percentile
@@ -142,50 +143,72 @@ def scarce(pid: int, count: int) -> Iterator[None]:
             process.wait()
 
 
-async def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """All figures."""
+@dataclass(frozen=True, slots=True)
+class RunningSuite:
+    """Valkey's URL, and the services' processes."""
+
+    redis_url: str
+    ingest: SpawnedService
+    decompose: SpawnedService
+    orchestrator: SpawnedService
+    cluster: SpawnedService
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The services' addresses."""
+        return Endpoints(*(each.address for each in (self.ingest, self.decompose, self.orchestrator, self.cluster)))
+
+
+@contextlib.contextmanager
+def large_suite(scale: float, policy: str) -> Iterator[RunningSuite]:
+    """All services of a cluster of 1,024 GPUs on a scaled clock, each a process of its own."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        redis = EmbeddedRedis(stack.enter_context(tempfile.TemporaryDirectory()))
-        await asyncio.to_thread(redis.start)
-        stack.callback(redis.stop)
+        redis = stack.enter_context(EmbeddedRedis(stack.enter_context(tempfile.TemporaryDirectory())))
         env = {"ADLRO_REDIS_URL": redis.url}
-        cluster = stack.enter_context(
-            spawn_service(
-                "simcluster",
-                env
-                | {
-                    "ADLRO_SIMCLUSTER_CLUSTER": str(cluster_file(folder)),
-                    "ADLRO_SIMCLUSTER_CLOCK_MODE": "scaled",
-                    "ADLRO_SIMCLUSTER_CLOCK_SCALE": str(options.scale),
-                },
-            )
-        )
+        clock = {
+            "ADLRO_SIMCLUSTER_CLUSTER": str(cluster_file(folder)),
+            "ADLRO_SIMCLUSTER_CLOCK_MODE": "scaled",
+            "ADLRO_SIMCLUSTER_CLOCK_SCALE": str(scale),
+        }
+        cluster = stack.enter_context(spawn_service("simcluster", env | clock))
         decompose = stack.enter_context(spawn_service("decompose", env))
+        # Ingest's answers about the output of jobs are the cluster's; nobody asks for them here.
         ingest = stack.enter_context(spawn_service("ingest", env))
-        orchestrator = stack.enter_context(
-            spawn_service(
-                "orchestrator",
-                env
-                | {
-                    "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": cluster.address,
-                    "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": decompose.address,
-                    "ADLRO_ORCHESTRATOR_POLICY": options.policy,
-                },
-            )
-        )
-        stack.enter_context(scarce(orchestrator.pid, options.busy))
-        addresses = (ingest.address, decompose.address, orchestrator.address, cluster.address)
-        records = connect(redis.url)
-        async with AsyncClient(endpoints=Endpoints(*addresses), patience_s=0.0) as client:
-            await until(client, lambda status: status.acting)
-            submitting = asyncio.create_task(submit(JobStore(records), random.Random(options.seed), options))
-            try:
-                return await look(client, orchestrator.pid, options.seconds)
-            finally:
-                submitting.cancel()
-                await asyncio.wait([submitting])
-                await records.aclose()
+        known = {
+            "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": cluster.address,
+            "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": decompose.address,
+            "ADLRO_ORCHESTRATOR_POLICY": policy,
+        }
+        orchestrator = stack.enter_context(spawn_service("orchestrator", env | known))
+        yield RunningSuite(redis.url, ingest, decompose, orchestrator, cluster)
+
+
+@contextlib.asynccontextmanager
+async def jobs_coming(suite: RunningSuite, options: argparse.Namespace) -> AsyncIterator[AsyncClient]:
+    """A client of the suite, once somebody decides; jobs come meanwhile.
+
+    Args:
+        suite: the services.
+        options: `jobs` at once, then `rate` a second; `seed`.
+    """
+    records = connect(suite.redis_url)
+    async with AsyncClient(endpoints=suite.endpoints, patience_s=0.0) as client:
+        await until(client, lambda status: status.acting)
+        submitting = asyncio.create_task(submit(JobStore(records), random.Random(options.seed), options))
+        try:
+            yield client
+        finally:
+            submitting.cancel()
+            await asyncio.wait([submitting])
+            await records.aclose()
+
+
+async def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All figures."""
+    with large_suite(options.scale, options.policy) as suite, scarce(suite.orchestrator.pid, options.busy):
+        async with jobs_coming(suite, options) as client:
+            return await look(client, suite.orchestrator.pid, options.seconds)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -115,10 +116,10 @@ class ClientProcess:
             raise RuntimeError(f"the client ended with {self._process.returncode}")
         return result
 
-    def stop(self) -> None:
-        """Ends it where it still runs."""
+    def stop(self, signal_number: int = signal.SIGKILL) -> None:
+        """Ends it where it still runs, by a signal."""
         if self._process.poll() is None:
-            self._process.kill()
+            self._process.send_signal(signal_number)
         self._process.wait(10)
 
     def _read(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,9 +240,8 @@ class Services:
         return lambda _request, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, name)
 
 
-async def serve(options: argparse.Namespace) -> None:
-    """Serves until stdin ends; prints its address."""
-    services: Any = Services(options.gpus, options.jobs, options.starts)
+async def serve(services: Any) -> None:
+    """Serves all services by one object until stdin ends; prints its address."""
     server = grpc.aio.server()
     for add in (
         job_service_pb2_grpc.add_JobServiceServicer_to_server,
@@ -257,6 +256,23 @@ async def serve(options: argparse.Namespace) -> None:
     print(f"127.0.0.1:{port}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await server.stop(0)
+
+
+@contextlib.contextmanager
+def simulated(gpus: int, jobs: int, starts_per_s: float, module: str = "benchmarks.top") -> Iterator[str]:
+    """The address of simulated services, which a module serves as a process of its own (`--serve`)."""
+    given = ["--serve", f"--gpus={gpus}", f"--jobs={jobs}", f"--starts={starts_per_s}"]
+    services = subprocess.Popen(
+        [sys.executable, "-m", module, *given], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert services.stdin is not None
+    assert services.stdout is not None
+    try:
+        yield services.stdout.readline().strip()
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            services.stdin.close()
+        services.wait(30)
 
 
 def measure(address: str, options: argparse.Namespace) -> dict[str, float]:
@@ -323,27 +339,12 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        asyncio.run(serve(options))
+        asyncio.run(serve(Services(options.gpus, options.jobs, options.starts)))
         return
-    given = [f"--{name}={getattr(options, name)}" for name in ("gpus", "jobs", "starts")]
-    services = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.top", "--serve", *given],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert services.stdin is not None
-    assert services.stdout is not None
-    try:
-        address = services.stdout.readline().strip()
+    with simulated(options.gpus, options.jobs, options.starts) as address:
         about = machine()
         rounds = [measure(address, options) for _ in range(options.rounds)]
         about["load_after"] = round(os.getloadavg()[0], 2)
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            services.stdin.close()
-        services.wait(30)
     found = {key: spread([each[key] for each in rounds]) for key in rounds[0]}
     if options.json:
         print(json.dumps({"machine": about, "rounds": rounds, "figures": found}, indent=2))

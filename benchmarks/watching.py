@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import stats
@@ -68,15 +68,38 @@ TARGETS: dict[str, tuple[int, int]] = {
 # ---- watchers
 
 
+class Looking(Protocol):
+    """Whoever looks at an orchestrator while it decides; a context manager.
+
+    Attributes:
+        bytes_each: bytes that each of them has taken so far; 0: not counted.
+    """
+
+    @property
+    def bytes_each(self) -> float: ...  # noqa: D102
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def until(self, count: int) -> None:
+        """Waits until so many decisions have come."""
+
+
 class Watchers:
     """Watchers of one orchestrator: the first reads its messages, the others only take them."""
 
     def __init__(self, address: str, count: int, view: int) -> None:
-        self.bytes_taken = 0
         self.decisions = 0
+        self._bytes_taken = 0
         self._count, self._view = count, view
         self._channel = open_channel(address)
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def bytes_each(self) -> float:
+        """Bytes that each watcher has taken so far."""
+        return self._bytes_taken / max(self._count, 1)
 
     async def __aenter__(self) -> Watchers:
         self._tasks = [asyncio.create_task(self._take(reads=number == 0)) for number in range(self._count)]
@@ -104,7 +127,7 @@ class Watchers:
             response_deserializer=bytes,
         )
         async for body in method(pb.WatchDecisionsRequest(view=self._view), timeout=TIMEOUT_S):  # type: ignore[arg-type]
-            self.bytes_taken += len(body)
+            self._bytes_taken += len(body)
             if reads:
                 message = pb.WatchDecisionsResponse.FromString(body)
                 self.decisions += len(message.decisions) + message.HasField("decision") + message.missed_count
@@ -117,8 +140,7 @@ class Suite:
     """Valkey, a simulated cluster and an orchestrator, with long jobs on most GPUs."""
 
     def __init__(self, redis_url: str, cluster: SpawnedService, orchestrator: SpawnedService, gpus: int) -> None:
-        self.redis_url, self.orchestrator, self.gpus = redis_url, orchestrator, gpus
-        self._cluster = cluster
+        self.redis_url, self.cluster, self.orchestrator, self.gpus = redis_url, cluster, orchestrator, gpus
 
     async def fill(self) -> None:
         """Starts the long jobs, while the clock stands."""
@@ -128,9 +150,12 @@ class Suite:
             while (await stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT_S)).running_count < busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
-    async def measure(self, target: str, count: int, rng: np.random.Generator) -> dict[str, float]:
-        """One list under one kind of watchers."""
-        watchers, view = TARGETS[target]
+    def watchers(self, target: str) -> Watchers:
+        """Watchers of one kind of TARGETS."""
+        return Watchers(self.orchestrator.address, *TARGETS[target])
+
+    async def measure(self, looking: Looking, count: int, rng: np.random.Generator) -> dict[str, float]:
+        """One list while somebody looks."""
         busy = self.gpus - FREE_GPUS[self.gpus]
         async with self._stubs() as (stub, cluster, store):
             now_s = (await cluster.DescribeCluster(cluster_pb.DescribeClusterRequest(), timeout=TIMEOUT_S)).clock.time_s
@@ -142,7 +167,7 @@ class Suite:
             status = pb.GetStatusRequest()
             while (await stub.GetStatus(status, timeout=TIMEOUT_S)).waiting_for_begin_time_count < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            async with Watchers(self.orchestrator.address, watchers, view) as taken:
+            async with looking:
                 decided = (await stub.GetStatus(status, timeout=TIMEOUT_S)).decision_count
                 began_s, cpu_before = time.perf_counter(), cpu_s(self.orchestrator.pid)
                 await cluster.SetClock(cluster_pb.SetClockRequest(paused=False), timeout=TIMEOUT_S)
@@ -151,11 +176,11 @@ class Suite:
                 took_s = time.perf_counter() - began_s
                 await cluster.SetClock(cluster_pb.SetClockRequest(paused=True), timeout=TIMEOUT_S)
                 decisions = (await stub.GetStatus(status, timeout=TIMEOUT_S)).decision_count - decided
-                await taken.until(decisions)  # what is told and stored later counts too
+                await looking.until(decisions)  # what is told and stored later counts too
                 cpu = cpu_since(self.orchestrator.pid, cpu_before)
                 found = {"cpu_ms": 1e3 * (cpu or math.nan) / decisions, "decisions_per_s": decisions / took_s}
-                if watchers:
-                    found["bytes"] = taken.bytes_taken / watchers / decisions
+                if looking.bytes_each:
+                    found["bytes"] = looking.bytes_each / decisions
         return found
 
     async def entry_bytes(self) -> dict[str, float]:
@@ -171,7 +196,7 @@ class Suite:
     @contextlib.asynccontextmanager
     async def _stubs(self) -> Any:
         redis = connect(self.redis_url)
-        channels = [open_channel(self.orchestrator.address), open_channel(self._cluster.address)]
+        channels = [open_channel(self.orchestrator.address), open_channel(self.cluster.address)]
         try:
             yield (
                 pb_grpc.OrchestratorServiceStub(channels[0]),
@@ -248,12 +273,12 @@ async def turns(gpus: int, arguments: argparse.Namespace) -> dict[str, Any]:
     ):
         for each in (ours, without):
             await each.fill()
-            await each.measure(NOBODY, arguments.decisions, rng)  # to warm up
+            await each.measure(each.watchers(NOBODY), arguments.decisions, rng)  # to warm up
         for number in range(arguments.rounds):
             for name in rng.permutation(list(TARGETS)).tolist():
                 list_rng = np.random.default_rng((arguments.seed, gpus, number))  # the same list for all of a round
                 each = without if name == NOT_STORED else ours
-                rounds[name].append(await each.measure(name, arguments.decisions, list_rng))
+                rounds[name].append(await each.measure(each.watchers(name), arguments.decisions, list_rng))
         sizes = await ours.entry_bytes()
     found: dict[str, Any] = {"entry_bytes": sizes, "targets": {}}
     for name, results in rounds.items():

@@ -42,6 +42,7 @@ class Assets:
     Attributes:
         version: a digest of all files.
         index: the page.
+        files: the others, by path.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
@@ -52,11 +53,11 @@ class Assets:
         self.version = digest.hexdigest()[:16]
         index = files.pop(INDEX, b"<!doctype html><title>ADLRO</title><p>The page's files are missing.</p>")
         self.index = _asset(INDEX, index.replace(PLACEHOLDER, self.version.encode()))
-        self._files = {name: _asset(name, content) for name, content in files.items()}
+        self.files = {name: _asset(name, content) for name, content in files.items()}
 
     def find(self, version: str, name: str) -> Asset | None:
         """A file of this version; None: there is none."""
-        return self._files.get(name) if version == self.version else None
+        return self.files.get(name) if version == self.version else None
 
 
 def _served(folder: Path) -> list[Path]:

@@ -31,6 +31,8 @@ class WebSettings(ServiceSettings):
     reports_dir: str = ""
     # Grafana's address for links from a GPU; empty: none.
     grafana_url: str = Field(default="", pattern=r"^$|^https?://[^\s\"'<>]+$")
+    # On a full machine the page's process gives way to the services, as `nice` does; 0: it does not.
+    niceness: int = Field(default=10, ge=0, le=19)
     max_sockets: int = Field(default=200, ge=1, le=10_000)
     # Of one login.
     max_sockets_per_session: int = Field(default=10, ge=1, le=1000)

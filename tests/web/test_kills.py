@@ -132,3 +132,9 @@ async def test_a_killed_store_is_told_and_comes_back(
         await live.until(lambda live: live.told["sources"]["ingest"]["state"] == "away")
         redis_server.start()
         await live.until(lambda live: live.told["sources"]["ingest"]["state"] == "live")
+
+
+def test_the_pages_process_gives_way_to_the_services() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with spawn_service("web", {"ADLRO_WEB_NICENESS": "5"}) as web:
+        assert os.getpriority(os.PRIO_PROCESS, web.pid) == min(own + 5, 19)
