@@ -27,6 +27,29 @@
 const NOTCH = { failed: 1, lost: 2, preempted: 3, cancelled: 3 };
 
 /**
+ * Columns of an answer's bars as numbers of one kind, made once: a frame goes through all of them.
+ * @typedef {object} Columns
+ * @property {Int32Array} gpu
+ * @property {Int32Array} node
+ * @property {Float64Array} start_s
+ * @property {Float64Array} end_s infinite: it still runs
+ */
+/** @type {WeakMap<import("./rows.js").Bars, Columns>} */
+const known = new WeakMap();
+
+/** @param {Chart} chart with bars @returns {Columns} */
+function columnsOf(chart) {
+  const bars = /** @type {import("./rows.js").Bars} */ (chart.bars);
+  let found = known.get(bars);
+  if (!found) {
+    const gpu = Int32Array.from(bars.gpu);
+    found = { gpu, node: gpu.map((index) => chart.node[index]), start_s: Float64Array.from(bars.start_s), end_s: Float64Array.from(bars.end_s, (end_s) => end_s ?? Infinity) };
+    known.set(bars, found);
+  }
+  return found;
+}
+
+/**
  * @param {Uint32Array} buffer width x height device pixels
  * @param {number} width device pixels
  * @param {number} height device pixels
@@ -61,28 +84,29 @@ export function draw(buffer, width, height, scene) {
 /** @param {Uint32Array} buffer @param {number} width @param {number} left @param {Scene} scene @param {Int32Array} y0 @param {Int32Array} y1 */
 function singleBars(buffer, width, left, scene, y0, y1) {
   const { chart, rows, from_s, to_s, now_s, tone, tones, faint, colours, selected, scale } = scene;
-  const bars = /** @type {import("./rows.js").Bars} */ (chart.bars);
+  const { job, outcome } = /** @type {import("./rows.js").Bars} */ (chart.bars);
+  const columns = columnsOf(chart);
   const per_s = (width - left) / (to_s - from_s);
-  const total = bars.gpu.length;
+  const total = columns.gpu.length;
   for (let index = 0; index < total; index += 1) {
-    const place = rows.of_gpu[bars.gpu[index]];
+    const start_s = columns.start_s[index];
+    if (start_s >= to_s) continue;
+    const open = columns.end_s[index] === Infinity;
+    const end_s = open ? now_s : columns.end_s[index];
+    if (end_s <= from_s) continue;
+    const place = rows.of_gpu[columns.gpu[index]];
     if (place < 0) continue;
     const begin = y0[place];
     if (begin < 0 && y1[place] <= 0) continue;
-    const start_s = bars.start_s[index];
-    if (start_s >= to_s) continue;
-    const open = bars.end_s[index] === null;
-    const end_s = /** @type {number} */ (open ? now_s : bars.end_s[index]);
-    if (end_s <= from_s) continue;
     const x0 = Math.max(left, Math.round(left + (start_s - from_s) * per_s));
     let x1 = Math.min(width, Math.round(left + (end_s - from_s) * per_s));
     if (x1 <= x0) x1 = Math.min(width, x0 + 1);
     else if (x1 - x0 > 3 * scale) x1 -= 1; // a gap between neighbours
-    const colour = selected && bars.job[index] !== selected ? faint[tone[index]] : tones[tone[index]];
+    const colour = selected && job[index] !== selected ? faint[tone[index]] : tones[tone[index]];
     const low = Math.max(0, begin);
     const high = y1[place];
     for (let y = low; y < high; y += 1) buffer.fill(colour, y * width + x0, y * width + x1);
-    const notch = open ? 4 : (NOTCH[/** @type {keyof typeof NOTCH} */ (bars.outcome[index])] ?? 0);
+    const notch = open ? 4 : (NOTCH[/** @type {keyof typeof NOTCH} */ (outcome[index])] ?? 0);
     if (notch && x1 - x0 >= 4) endOf(buffer, width, x0, x1, low, high, notch, colours, scale);
   }
 }
@@ -106,16 +130,20 @@ function endOf(buffer, width, x0, x1, low, high, kind, colours, scale) {
 /** Folded nodes: how many of a node's GPUs are taken, for each column of pixels. @param {Uint32Array} buffer @param {number} width @param {number} left @param {Scene} scene @param {Int32Array} y0 @param {Int32Array} y1 */
 function foldedBars(buffer, width, left, scene, y0, y1) {
   const { chart, rows, from_s, to_s, now_s } = scene;
-  const bars = /** @type {import("./rows.js").Bars} */ (chart.bars);
+  const columns = columnsOf(chart);
   const span = width - left;
   const per_s = span / (to_s - from_s);
   /** @type {(Float32Array | null)[]} taken time by node and column */
   const changes = chart.nodes.map((_, node) => (y1[rows.of_node[node]] > 0 && !rows.list[rows.of_node[node]].open ? new Float32Array(span + 1) : null));
-  for (let index = 0; index < bars.gpu.length; index += 1) {
-    const change = changes[chart.node[bars.gpu[index]]];
+  for (let index = 0; index < columns.gpu.length; index += 1) {
+    const start_s = columns.start_s[index];
+    if (start_s >= to_s) continue;
+    const end_s = Math.min(columns.end_s[index], now_s);
+    if (end_s <= from_s) continue;
+    const change = changes[columns.node[index]];
     if (!change) continue;
-    const x0 = Math.max(0, Math.round((bars.start_s[index] - from_s) * per_s));
-    const x1 = Math.min(span, Math.round(((bars.end_s[index] ?? now_s) - from_s) * per_s));
+    const x0 = Math.max(0, Math.round((start_s - from_s) * per_s));
+    const x1 = Math.min(span, Math.round((end_s - from_s) * per_s));
     if (x1 <= x0) continue;
     change[x0] += 1;
     change[x1] -= 1;
@@ -153,15 +181,16 @@ function occupancy(buffer, width, left, scene, y0, y1) {
 /** @param {Uint32Array} buffer @param {number} width @param {number} left @param {Float32Array} ratios @param {number} low @param {number} high @param {Uint32Array} ramp */
 function stripes(buffer, width, left, ratios, low, high, ramp) {
   if (high <= low) return;
-  const line = new Uint32Array(ratios.length);
-  for (let x = 0; x < ratios.length; x += 1) line[x] = ratios[x] > 0 ? ramp[Math.min(15, Math.max(1, Math.round(ratios[x] * 15)))] : 0;
   // Also by height, for those who can't tell the shades: a quarter taken fills a quarter of the row.
+  const line = new Uint32Array(ratios.length);
+  const tops = new Int32Array(ratios.length);
+  for (let x = 0; x < ratios.length; x += 1) {
+    const filled = ratios[x] > 0 ? Math.floor((ratios[x] + 1e-6) * (high - low) + 1) : 0;
+    line[x] = filled ? ramp[Math.min(15, Math.max(1, Math.round(ratios[x] * 15)))] : 0;
+    tops[x] = filled ? high - filled : high;
+  }
   for (let y = low; y < high; y += 1) {
-    const from_bottom = (high - y) / (high - low);
     const row = y * width + left;
-    for (let x = 0; x < line.length; x += 1) {
-      if (line[x] && ratios[x] + 1e-6 >= from_bottom - 1 / (high - low)) buffer[row + x] = line[x];
-    }
+    for (let x = 0; x < line.length; x += 1) if (tops[x] <= y) buffer[row + x] = line[x];
   }
 }
-
