@@ -109,11 +109,7 @@ class TopApp(App[int]):
     # Life
 
     async def on_mount(self) -> None:
-        """Opens the first page, the sources, and the ways out."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
-                loop.add_signal_handler(number, self.exit, 128 + number)
+        """Opens the first page and the sources."""
         self.look()
         await self.push_screen(self.jobs_page)
         self.set_interval(self._interval_s, self.tick)
