@@ -250,6 +250,25 @@ def test_a_signal_ends_a_screen_that_hangs(own_suite: RunningSuite, tmp_path: Pa
         program.close()
 
 
+@pytest.mark.parametrize("blocked", [False, True])
+def test_sigterm_ends_the_table_that_is_drawn_again_and_again(own_suite: RunningSuite, blocked: bool) -> None:
+    """`adlro gpus --watch`, which needs no extra: it hides the cursor."""
+    command = [*ADLRO, "gpus", "--watch", "--interval", "100ms", "--server", own_suite.server]
+    program = PtyProgram(command, environment(), ROOT)
+    try:
+        program.wait_for("\x1b[?25l")
+        program.wait_for("volta-0/0")
+        if blocked:
+            program.stop_reading()
+            time.sleep(3.0)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.end(ENDS_S) == 143
+        if not blocked:
+            wait_until(lambda: b"\x1b[?25h" in program.written, 10.0, "the cursor")
+    finally:
+        program.close()
+
+
 def test_a_crash_restores_the_terminal_and_says_what_happened(own_suite: RunningSuite, tmp_path: Path) -> None:
     (tmp_path / "crashing.py").write_text(
         "import sys\n"
