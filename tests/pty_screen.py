@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -50,18 +51,37 @@ class PtyProgram:
             stderr=side if stderr is None else stderr,
             start_new_session=True,
         )
+        self._wake, self._woken = os.pipe()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         while True:
             try:
-                data = os.read(self.main, 65536)
+                ready, _, _ = select.select([self.main, self._wake], [], [])
+                data = b"" if self._wake in ready else os.read(self.main, 65536)
             except OSError:
                 return
             if not data:
                 return
             self.written += data
+
+    def stop_reading(self) -> None:
+        """From now on nobody takes what the program writes, as of a connection that stands still."""
+        os.write(self._woken, b"x")
+        self._reader.join(5.0)
+
+    def read_again(self) -> None:
+        """The connection goes on."""
+        os.read(self._wake, 1)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def vanish(self) -> None:
+        """The terminal is gone, as when its window or its connection is; nobody tells the program."""
+        self.stop_reading()
+        os.close(self._side)
+        os.close(self.main)
 
     def resize(self, columns: int, lines: int, *, notify: bool = True) -> None:
         """Another size of the terminal; the program is told, as terminals do."""
@@ -101,8 +121,7 @@ class PtyProgram:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        with contextlib.suppress(OSError):
-            os.close(self._side)
-        self._reader.join(5.0)
-        with contextlib.suppress(OSError):
-            os.close(self.main)
+        self.stop_reading()
+        for each in (self._side, self.main, self._wake, self._woken):
+            with contextlib.suppress(OSError):
+                os.close(each)

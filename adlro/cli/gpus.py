@@ -22,6 +22,7 @@ from adlro.cli.shell import (
     connect,
     emit_json,
     emit_json_line,
+    ended_by_sigterm,
     plain_table,
     stdout,
 )
@@ -232,7 +233,8 @@ def gpus(
                 console.print()
                 time.sleep(interval_s)
         else:
-            with Live(gpu_table(read_gpus(client), console.width), console=console, auto_refresh=False) as live:
+            table = gpu_table(read_gpus(client), console.width)
+            with ended_by_sigterm(), Live(table, console=console, auto_refresh=False) as live:
                 while True:
                     time.sleep(interval_s)
                     live.update(gpu_table(read_gpus(client), console.width), refresh=True)

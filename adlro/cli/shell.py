@@ -12,7 +12,8 @@ import enum
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -40,6 +41,9 @@ USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 _TOKEN_FILE = "ADLRO_TOKEN_FILE"
 # How long a short command retries. Short, so that users see at once if no suite runs.
 PATIENCE_S = 1.0
+
+# A command that was told to end has so long to put the terminal back.
+_LAST_WORDS_S = 2
 
 # Piped output is not wrapped, so that lines can be searched.
 _PIPED_WIDTH = 10_000
@@ -200,6 +204,23 @@ def cancel_on_sigterm() -> None:
     assert task is not None
     with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, as in tests
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end a command without asyncio as Ctrl-C does, so that it puts the terminal back."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        # The terminal may take nothing more.
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(EXIT_TERMINATED))
+        signal.alarm(_LAST_WORDS_S)
+        raise SystemExit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class ReportingGroup(TyperGroup):

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ SERVICES = {
     "decompose": ServiceName.DECOMPOSE,
     "simcluster": ServiceName.CLUSTER,
 }
+ENDS_S = 10.0
+"""From a signal, or from the terminal's end, on; also on a busy machine."""
 RESTART_S = 60.0
 RIGHT_AGAIN_S = 10.0
 """From a service's health check on, also on a busy machine."""
@@ -126,6 +129,144 @@ def test_each_way_out_restores_the_terminal(own_suite: RunningSuite, way: Any, c
         assert program.end() == code
         assert program.settings_now == program.settings
         assert b"\x1b[?1049l" in program.written
+
+
+@pytest.mark.parametrize("keys", [b"", b"p", b"c"], ids=["drawing", "paused", "question"])
+def test_a_vanished_terminal_ends_the_screen_unasked(own_suite: RunningSuite, keys: bytes) -> None:
+    with top(own_suite) as program:
+        if keys:
+            after = len(program.written)
+            program.press(keys)
+            program.wait_for("PAUSED" if keys == b"p" else "keep it", after=after)
+        program.vanish()
+        assert program.end(ENDS_S) == 129
+
+
+@pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_the_screen_of_a_vanished_terminal(own_suite: RunningSuite, way: signal.Signals) -> None:
+    with top(own_suite) as program:
+        program.vanish()
+        program.process.send_signal(way)
+        assert program.end(ENDS_S) in (129, 128 + way)
+
+
+@pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_the_screen_though_nobody_takes_its_output(own_suite: RunningSuite, way: signal.Signals) -> None:
+    with top(own_suite, size=(250, 100)) as program:
+        program.stop_reading()
+        for _ in range(40):  # each answer repaints all of it: a terminal holds only some of them
+            program.press(b"g\x1b")
+            time.sleep(0.1)
+        program.process.send_signal(way)
+        assert program.end(ENDS_S) == 128 + way
+        assert program.settings_now == program.settings
+        after = len(program.written)
+        program.read_again()
+        wait_until(lambda: b"\x1b[?1049l" in program.written[after:], 10.0, "the modes, taken back")
+
+
+def test_a_signal_ends_the_screen_of_another_users_terminal(own_suite: RunningSuite, tmp_path: Path) -> None:
+    """After `sudo -u` the terminal can't be opened anew, and a write to it may wait in the kernel."""
+    (tmp_path / "refused.py").write_text(
+        "import os\ndef refuse(_): raise OSError('planted')\nos.ttyname = refuse\nfrom adlro.cli import main\nmain()\n"
+    )
+    command = [sys.executable, str(tmp_path / "refused.py"), "top", "--server", own_suite.server]
+    program = PtyProgram(command, environment(), ROOT, (250, 100))
+    try:
+        program.wait_for(SHOWS_POLICY)
+        program.stop_reading()
+        for _ in range(40):
+            program.press(b"g\x1b")
+            time.sleep(0.1)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.end(ENDS_S) == 143
+        assert program.settings_now == program.settings
+    finally:
+        program.close()
+
+
+def test_a_slow_terminal_is_waited_for(own_suite: RunningSuite) -> None:
+    with top(own_suite, size=(250, 100)) as program:
+        program.stop_reading()
+        for _ in range(40):
+            program.press(b"g\x1b")
+            time.sleep(0.1)
+        after = len(program.written)
+        program.read_again()
+        program.press(b"d")
+        program.wait_for("SHADOW", after=after)
+        program.press(b"q")
+        assert program.end() == 0
+
+
+@pytest.mark.parametrize("vanished", [False, True])
+def test_a_signal_ends_the_screen_while_services_stand_still(own_suite: RunningSuite, vanished: bool) -> None:
+    with top(own_suite) as program:
+        pids = [own_suite.pids[name] for name in SERVICES]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            program.wait_for("away", 30.0)
+            if vanished:
+                program.vanish()
+            else:
+                program.process.send_signal(signal.SIGTERM)
+            assert program.end(ENDS_S) == (129 if vanished else 143)
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_a_signal_ends_the_screen_while_it_asks(own_suite: RunningSuite) -> None:
+    with top(own_suite) as program:
+        program.press(b"c")
+        program.wait_for("keep it")
+        program.process.send_signal(signal.SIGTERM)
+        assert program.end(ENDS_S) == 143
+        assert program.settings_now == program.settings
+
+
+def test_a_signal_ends_a_screen_that_hangs(own_suite: RunningSuite, tmp_path: Path) -> None:
+    """Whatever holds it up: the terminal is put back, and the process ends."""
+    (tmp_path / "hanging.py").write_text(
+        "import time\n"
+        "from adlro.cli.top.screen.app import TopApp\n"
+        "def hang(self): time.sleep(600)\n"
+        "TopApp.action_metric = hang\n"
+        "from adlro.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, str(tmp_path / "hanging.py"), "top", "--server", own_suite.server]
+    program = PtyProgram(command, environment(), ROOT)
+    try:
+        program.wait_for(SHOWS_POLICY)
+        program.press(b"m")
+        time.sleep(1.0)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.end(ENDS_S) == 143
+        assert program.settings_now == program.settings
+        wait_until(lambda: b"\x1b[?1049l" in program.written, 10.0, "the modes, taken back")
+    finally:
+        program.close()
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_sigterm_ends_the_table_that_is_drawn_again_and_again(own_suite: RunningSuite, blocked: bool) -> None:
+    """`adlro gpus --watch`, which needs no extra: it hides the cursor."""
+    command = [*ADLRO, "gpus", "--watch", "--interval", "100ms", "--server", own_suite.server]
+    program = PtyProgram(command, environment(), ROOT)
+    try:
+        program.wait_for("\x1b[?25l")
+        program.wait_for("volta-0/0")
+        if blocked:
+            program.stop_reading()
+            time.sleep(3.0)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.end(ENDS_S) == 143
+        if not blocked:
+            wait_until(lambda: b"\x1b[?25h" in program.written, 10.0, "the cursor")
+    finally:
+        program.close()
 
 
 def test_a_crash_restores_the_terminal_and_says_what_happened(own_suite: RunningSuite, tmp_path: Path) -> None:

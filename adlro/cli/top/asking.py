@@ -46,7 +46,12 @@ def too_old(error: Unsupported) -> str:
 def job_events(
     client: AsyncClient, after_revision: int | None, job_filter: JobFilter | None
 ) -> AsyncGenerator[JobEvent]:
-    """Jobs and their changes, in full: filters, stops and reservations need more than the basic view has."""
+    """Jobs and their changes, in full.
+
+    The basic view lacks what filters search (application, labels), the GPU models that a job asks for, its stops, for
+    whom GPUs are kept from it, and what its runtime is predicted from. It would save
+    little: what the screen costs is drawing.
+    """
     return cast("AsyncGenerator[JobEvent]", client.watch(after_revision, job_filter, patience_s=0.0))
 
 

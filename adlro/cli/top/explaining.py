@@ -148,7 +148,7 @@ def explanation_lines(
     labels = ", ".join(f"{key}={value}" for key, value in job.spec.labels.items())
     out += _fact("labels", labels, width)
     if known.predictions:
-        out += _predictions(known)
+        out += _predictions(known, width)
     if known.decision is not None:
         out += _decision(known.decision, width)
         if job.state is not JobState.PENDING and known.decision.masked:
@@ -311,14 +311,19 @@ def _interval(each: RuntimePrediction) -> str:
     return f"{seconds(each.low_s)} to {seconds(each.high_s)}"
 
 
-def _predictions(known: Explanation) -> list[Line]:
+def _predictions(known: Explanation, width: int) -> list[Line]:
+    """A line for each GPU model; what it rests on goes below where it has no room beside."""
     out = _heading("Predicted runtime")
     for each in known.predictions:
-        basis = each.basis.label if each.basis is not None else ""
+        basis = visible(each.basis.label) if each.basis is not None else ""
         line: Line = [("  " + visible(each.gpu_model).ljust(_LABEL), "dim"), (f"{seconds(each.median_s):>9}", "")]
         coverage = f" ({100 * each.interval_coverage:.0f} %)" if math.isfinite(each.interval_coverage) else ""
-        line.append((f"   {_interval(each) + coverage:26}   {visible(basis)}", "dim"))
+        line.append((f"   {_interval(each) + coverage:26}", "dim"))
         out.append(line)
+        if sum(len(text) for text, _ in line) + 3 + len(basis) <= width:
+            line.append((f"   {basis}", "dim"))
+        else:
+            out += _fact("", basis, width, "dim") if basis else []
     return out
 
 

@@ -38,17 +38,13 @@ from adlro.lab.compare.reading import Suite, predicted_speeds, read_suite, refer
 from adlro.lab.compare.resampling import RESAMPLES
 from adlro.lab.compare.tables import print_comparison
 from adlro.lab.evaluate.partial import is_stream, require_writable, write_whole
+from adlro.lab.options import json_option, message_on_options, new_app, wait_ratio_option
 from adlro.terminal import escape
 from adlro.text import to_json
 
 _PATIENCE_S = 10.0
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = new_app()
 
 
 @app.command()
@@ -87,14 +83,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    wait_ratio: Annotated[
-        float | None,
-        typer.Option(
-            help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: the "
-            "suite's.",
-            show_default=False,
-        ),
-    ] = None,
+    wait_ratio: Annotated[float | None, wait_ratio_option("the suite's")] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
@@ -121,9 +110,7 @@ def run(
     resamples: Annotated[
         int, typer.Option(help="Resampled histories that intervals rest on, from 40 on; 0: no intervals.")
     ] = RESAMPLES,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="OUT", help="Also write the JSON document to this file.")
-    ] = None,
+    json_path: Annotated[str | None, json_option("Also write the JSON document")] = None,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -183,10 +170,9 @@ def main() -> None:
     try:
         app(prog_name="adlro compare", standalone_mode=True)
     except AdlroError as error:
-        # A field is the option of its name here.
-        if error.field and error.message.startswith(f"{error.field}:"):
-            named = "POLICY" if error.field == "policies" else f"--{error.field.replace('_', '-')}"
-            error.message, error.violations = f"{named}{error.message.removeprefix(error.field)}", ()
+        named = message_on_options(error, {"policies": "POLICY"})
+        if named != error.message:
+            error.message, error.violations = named, ()
         code = report(error)
         sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) and code == EXIT_ERROR else code)
     except (KeyboardInterrupt, typer.Abort):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from adlro.cli.shell import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, stderr, stdout
 from adlro.errors import AdlroError, InvalidInput, NotFound, with_extra
 from adlro.lab.evaluate.cases import Case, build_cases
 from adlro.lab.evaluate.document import build_document
@@ -40,25 +40,18 @@ from adlro.lab.evaluate.request import (
     parse_scenarios,
 )
 from adlro.lab.evaluate.tables import ProgressBar, print_tables
-from adlro.terminal import PlainConsole, escape, escape_lines
+from adlro.lab.options import json_option, message_on_options, new_app, wait_ratio_option
+from adlro.terminal import escape, escape_lines
 from adlro.text import to_json
 
-EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 EXTRAS = ("scipy", "jinja2", "plotly")
-
-_PIPED_WIDTH = 10_000
 
 
 class _TerminatedError(BaseException):
     """SIGTERM."""
 
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = new_app()
 
 
 @app.command()
@@ -143,23 +136,14 @@ def run(
         str | None,
         typer.Option(metavar="URL", help="The store of that decompose; must be empty.", show_default=False),
     ] = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="OUT", help="Write the results to this file.")
-    ] = None,
+    json_path: Annotated[str | None, json_option("Write the results")] = None,
     html_path: Annotated[
         str | None, typer.Option("--html", metavar="OUT", help="Write a page with tables and plots to this file.")
     ] = None,
     weights: Annotated[
         str, typer.Option(help="Weights of JCT, throughput and useful utilization in the HyperScore.")
     ] = "1,1,1",
-    wait_ratio: Annotated[
-        float | None,
-        typer.Option(
-            help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: each "
-            "policy's own.",
-            show_default=False,
-        ),
-    ] = None,
+    wait_ratio: Annotated[float | None, wait_ratio_option("each policy's own")] = None,
     processes: Annotated[
         int | None, typer.Option(help="Worker processes. Default: one for each core.", show_default=False)
     ] = None,
@@ -211,7 +195,7 @@ def run(
 
             write_whole(Path(html_path), build_page(evaluation, document).encode())
         # A document that goes to a pipe must not be mixed with tables.
-        print_tables(_console(stderr=any(is_stream(path) for path in outputs)), document)
+        print_tables(stderr() if any(is_stream(path) for path in outputs) else stdout(), document)
         for path in outputs:
             _say(f"[dim]written: {escape(str(path))}[/]")
         partial.clear()
@@ -228,7 +212,7 @@ def _evaluated(
 ) -> Evaluation:
     _say(f"[dim]partial results: {escape(str(partial.folder))} (removed at the end)[/]")
     try:
-        with ProgressBar(_console(stderr=True)) as progress:
+        with ProgressBar(stderr()) as progress:
 
             def tell(phase: str, done: int, total: int) -> None:
                 _end_if_told()
@@ -262,21 +246,8 @@ def _weights(text: str) -> Weights:
     return Weights(jct, throughput, useful)
 
 
-def _console(*, stderr: bool) -> Console:
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
-    return PlainConsole(stderr=stderr, width=width, highlight=False, emoji=False)
-
-
 def _say(text: str) -> None:
-    _console(stderr=True).print(text, soft_wrap=True)  # so that a path or message can be searched
-
-
-def _message(error: AdlroError) -> str:
-    """A message whose field is replaced by its option."""
-    if error.field and error.message.startswith(f"{error.field}:"):
-        return f"--{error.field.replace('_', '-')}{error.message.removeprefix(error.field)}"
-    return error.message
+    stderr().print(text, soft_wrap=True)  # so that a path or message can be searched
 
 
 _told_by: list[int] = []
@@ -313,10 +284,10 @@ def main() -> None:
     try:
         app(prog_name="adlro evaluate", standalone_mode=True)
     except (InvalidInput, NotFound) as error:
-        _say(f"[bold red]error:[/] {escape_lines(_message(error))}")
+        _say(f"[bold red]error:[/] {escape_lines(message_on_options(error))}")
         sys.exit(EXIT_USAGE)
     except AdlroError as error:
-        _say(f"[bold red]error:[/] {escape_lines(_message(error))}")
+        _say(f"[bold red]error:[/] {escape_lines(message_on_options(error))}")
         sys.exit(EXIT_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_INTERRUPTED)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
@@ -109,16 +110,17 @@ class TopApp(App[int]):
     # Life
 
     async def on_mount(self) -> None:
-        """Opens the first page, the sources, and the ways out."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
-                loop.add_signal_handler(number, self.exit, 128 + number)
+        """Opens the first page and the sources."""
         self.look()
         await self.push_screen(self.jobs_page)
         self.set_interval(self._interval_s, self.tick)
-        feeds = Feeds(self.client, self.model, self._interval_s, lambda: self.jobs_page.table.visible_keys)
+        feeds = Feeds(self.client, self.model, self._interval_s, self.jobs_on_screen)
         self.run_worker(feeds.run(), name="feeds", exit_on_error=True)
+
+    def jobs_on_screen(self) -> Sequence[str]:
+        """The ids of the jobs that are seen; on a busy machine the page may have no table yet."""
+        tables = self.jobs_page.query("#jobs").results(LineTable)
+        return next((each.visible_keys for each in tables), ())
 
     async def on_unmount(self) -> None:
         """Closes the connections."""
@@ -157,7 +159,8 @@ class TopApp(App[int]):
 
     def draw(self) -> None:
         """Draws the page on top."""
-        if isinstance(self.screen, Page):
+        # At its end, a last tick may find no page any more.
+        if self.is_running and isinstance(self.screen, Page):
             self.screen.draw()
 
     # What the user sets

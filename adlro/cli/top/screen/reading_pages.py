@@ -171,7 +171,7 @@ class HelpPage(LinesPage):
         lines: list[Line] = []
         for key, text in HELP_TEXT:
             if not key:
-                lines += [[], [(text, "bold")]]
+                lines += [*([[]] if lines else []), [(text, "bold")]]
                 continue
             for number, each in enumerate(wrapped(text, max(width - 18, 10))):
                 lines.append([("  " + (key if number == 0 else "").ljust(16), "accent"), *each])

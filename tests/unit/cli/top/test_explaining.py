@@ -175,6 +175,17 @@ def test_a_decision_with_its_candidates_and_its_shadow() -> None:
     assert "sjf would have started job-9 on volta-0/0" in text
 
 
+@pytest.mark.parametrize(("width", "line_count"), [(60, 2), (80, 2), (120, 1)])
+def test_what_a_prediction_rests_on_is_never_cut_off(width: int, line_count: int) -> None:
+    predicted = RuntimePrediction("rtx_2080_ti", 25.6, 3.6, 182.0, 0.8, PredictionBasis.PRIOR, 0.0)
+    lines = explanation_lines(Explanation(waiting(1), predictions=(predicted,)), [], NOW, None, width)
+    texts = [plain(line) for line in lines]
+    told = texts[texts.index("Predicted runtime") + 1 :]
+    assert len(told) == line_count
+    assert all(width_of(line) <= width for line in lines)
+    assert "the prior alone: no similar job has ended" in told[-1]
+
+
 @given(st.integers(30, 160), st.text(max_size=60), st.text(max_size=300))
 def test_hostile_texts_stay_within_the_screen(width: int, name: str, message: str) -> None:
     job = waiting(1, spec=spec(name, name, application=name, labels={name: name}), message=message)

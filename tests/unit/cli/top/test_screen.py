@@ -200,6 +200,12 @@ async def test_thousands_of_jobs_scroll_and_the_selected_one_is_seen(suite: Fake
         assert "job-300" in screen_text(app)
 
 
+async def test_a_page_without_its_table_yet_shows_no_jobs(suite: FakeSuite) -> None:
+    """On a busy machine it may come more than a second after the sources begin, which then ask for runtimes."""
+    async with AsyncClient(endpoints=suite.endpoints) as client:
+        assert TopApp(client).jobs_on_screen() == ()
+
+
 async def test_enter_explains_a_waiting_job(suite: FakeSuite) -> None:
     suite.add(spec())
     async with shown(suite) as (app, pilot):

@@ -1,0 +1,48 @@
+"""What the command lines of the laboratory have in common: `adlro compare` and `adlro evaluate`. Uses typer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import typer
+
+from adlro.errors import AdlroError
+
+
+def new_app() -> typer.Typer:
+    """A command line of one command."""
+    return typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def wait_ratio_option(default: str) -> Any:
+    """`--wait-ratio`; `default`: whose limit holds without it."""
+    return typer.Option(
+        help="The same limit on waits for every policy, as ADLRO_ORCHESTRATOR_WAIT_RATIO; 0: none. Default: "
+        f"{default}.",
+        show_default=False,
+    )
+
+
+def json_option(what: str) -> Any:
+    """`--json`; `what`: what is written."""
+    return typer.Option("--json", metavar="OUT", help=f"{what} to this file.")
+
+
+def message_on_options(error: AdlroError, arguments: Mapping[str, str] = MappingProxyType({})) -> str:
+    """An error's message in which the field at its begin is named as on the command line.
+
+    Args:
+        error: of a request that options made; a field is the option of its name.
+        arguments: how fields are named that no option stands for.
+    """
+    if not error.field or not error.message.startswith(f"{error.field}:"):
+        return error.message
+    named = arguments.get(error.field, f"--{error.field.replace('_', '-')}")
+    return named + error.message.removeprefix(error.field)
