@@ -23,6 +23,7 @@ from adlro.records.capacity import ClusterCapacity
 from adlro.records.decisions import Decision, DecisionBasis
 from adlro.records.events import ClockMode
 from adlro.records.jobs import JobReservation, JobState, PendingReason
+from adlro.records.redaction import explanation_without_others, jobs_named_by
 from adlro.records.status import EventLag, OrchestratorStatus
 from adlro.records.waiting import WaitingExplanation
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
@@ -30,7 +31,7 @@ from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.figures import LedgerFigures, figures_of
-from adlro.services.orchestrator.forecasts.explaining import Explaining, without_others
+from adlro.services.orchestrator.forecasts.explaining import Explaining
 from adlro.services.orchestrator.forecasts.forecasting import Forecasting
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
@@ -496,7 +497,10 @@ class Orchestrator:
             )
         ledger = None if session is None else session.ledger
         told = await self._waits.explained(ledger, job, self._clock_now_s)
-        return told if sees_all or caller is None else without_others(told, caller.user, ledger)
+        if sees_all or caller is None:
+            return told
+        own = await self._store.owned(caller.user, jobs_named_by(told))
+        return explanation_without_others(told, own.__contains__)
 
     def _present_ledger(self) -> Ledger | None:
         session = self._ready_session()

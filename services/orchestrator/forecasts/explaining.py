@@ -15,7 +15,7 @@ from functools import partial
 from adlro.records.jobs import Job
 from adlro.records.waiting import WaitingExplanation
 from adlro.services.orchestrator.deciding.side_thread import SideThread
-from adlro.services.orchestrator.explain.waiting import explanation, redacted, see, why_none
+from adlro.services.orchestrator.explain.waiting import explanation, see, why_none
 from adlro.services.orchestrator.forecasts.forecasting import CALLERS_PAUSE, Forecasting
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
@@ -117,13 +117,3 @@ def _left(entry: Entry) -> bool:
 def _of_record(job: Job, time_s: float, none: str) -> WaitingExplanation:
     """What the record alone tells."""
     return WaitingExplanation(job.job_id, time_s, job.pending_reason, job.message, 0, 0, no_expected_start=none)
-
-
-def without_others(told: WaitingExplanation, user: str, ledger: Ledger | None) -> WaitingExplanation:
-    """An explanation for one user: it names no other user's job."""
-
-    def is_own(job_id: str) -> bool:
-        entry = None if ledger is None else ledger.entries.get(job_id)
-        return job_id == told.job_id or (entry is not None and entry.job.spec.user == user)
-
-    return redacted(told, is_own)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobSpec, JobType, PendingReason
+from adlro.records.redaction import explanation_without_others
 from adlro.records.waiting import GpuObstacle, WaitingChangeKind, WaitingExplanation
 from adlro.services.orchestrator.explain import obstacles as obstacles_module
 from adlro.services.orchestrator.explain.obstacles import changes, fitting_count, obstacles, with_change
-from adlro.services.orchestrator.explain.waiting import ANOTHER, explanation, redacted, see
+from adlro.services.orchestrator.explain.waiting import explanation, see
 from adlro.services.orchestrator.explain.waits import waits
-from adlro.services.orchestrator.forecasts.explaining import without_others
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
 
@@ -226,29 +226,6 @@ def test_a_job_that_asks_for_the_whole_cluster_costs_few_tries(monkeypatch: pyte
     assert len(tried) <= 60
 
 
-@given(
-    sentence=st.lists(
-        st.one_of(
-            st.integers(1, 60).map(lambda n: f"job-{n}"), st.sampled_from(["waits for", "(", "stopped for", "."])
-        ),
-        max_size=8,
-    ).map(" ".join),
-    own=st.sets(st.integers(1, 60)),
-)
-def test_a_redacted_explanation_names_ones_own_jobs_alone(sentence: str, own: set[int]) -> None:
-    mine = {f"job-{number}" for number in own} | {"job-61"}
-    raw = WaitingExplanation(
-        "job-61", 0.0, PendingReason.RESERVED, sentence, 1, 2, no_expected_start=f"because {sentence}"
-    )
-    seen = redacted(raw, mine.__contains__)
-    for text in (seen.sentence, seen.no_expected_start):
-        words = text.split()
-        assert all(word in mine for word in words if word.startswith("job-"))
-    assert seen.sentence.count(ANOTHER) == sum(
-        word.startswith("job-") and word not in mine for word in sentence.split()
-    )
-
-
 def test_counts_are_those_of_the_occupancy_alone() -> None:
     ledger = Ledger(cluster(1))
     none = np.zeros(4, dtype=np.bool_)
@@ -286,7 +263,9 @@ def test_a_submitter_is_told_of_no_other_users_job(data: st.DataObject) -> None:
         entry.job = dataclasses.replace(entry.job, message=wait.text, pending_reason=wait.reason)
         assert reserved in wait.text
         user = entry.job.spec.user
-        shown = str(without_others(told(queue, job_id), user, queue.ledger)).replace(f"'{job_id}'", "")
+        own = {each for each, entry in queue.ledger.entries.items() if entry.job.spec.user == user}
+        seen = explanation_without_others(told(queue, job_id), own.__contains__)
+        shown = str(seen).replace(f"'{job_id}'", "")
         for other in queue.ledger.entries.values():
             if other.job.spec.user != user:
                 assert f"{other.job.job_id} " not in shown
