@@ -17,6 +17,7 @@ from redis.commands.core import AsyncScript
 from adlro.errors import DataLoss, Unavailable
 from adlro.store import scripts
 from adlro.store.attempts import RanJob, decode_ran_job, ended_arguments
+from adlro.store.keys import ENDED
 from adlro.store.reads import JobReads
 
 # Some milliseconds of work at a time, for Redis and for the event loop.
@@ -34,6 +35,20 @@ class End(NamedTuple):
 
     end_s: float
     number: int
+
+
+class Step(NamedTuple):
+    """Some entries of the index.
+
+    Attributes:
+        found: those that were asked for.
+        walked: how many were gone through.
+        reached: the last of them; None: there are no more.
+    """
+
+    found: list[End]
+    walked: int
+    reached: End | None
 
 
 class EndedJobs:
@@ -100,6 +115,19 @@ class EndedJobs:
             user: only his jobs, and perhaps some others'.
             at_once: how many are gone through in one step.
         """
+        async for step in self.steps(after, from_s, to_s, user, at_once):
+            for end in step.found:
+                yield end
+
+    async def steps(
+        self,
+        after: End | None = None,
+        from_s: float = float("-inf"),
+        to_s: float | None = None,
+        user: str = "",
+        at_once: int = _ENDED_AT_ONCE,
+    ) -> AsyncIterator[Step]:
+        """As `before`, step by step: of a user with few jobs a step may find none, however many it goes through."""
         at = after
         while True:
             args: list[str | int] = [at_once, *(("", "") if at is None else (repr(at.end_s), _member(at.number)))]
@@ -108,18 +136,19 @@ class EndedJobs:
             if missing:
                 await self._indexed()
                 continue
-            for number, end_s in zip(found[::2], found[1::2], strict=True):
-                end = End(float(end_s), int(number))
-                # Where the job it goes on after is no longer there, those of the same end come once more.
-                if (at is None or end < at) and (to_s is None or end.end_s < to_s):
-                    if end.end_s < from_s:
-                        return
-                    yield end
-            if walked < at_once:
+            ends = (End(float(end_s), int(number)) for number, end_s in zip(found[::2], found[1::2], strict=True))
+            # Where the job it goes on after is no longer there, those of the same end come once more.
+            new = [end for end in ends if (at is None or end < at) and (to_s is None or end.end_s < to_s)]
+            reached = End(float(last_s), int(last)) if walked else None
+            over = walked < at_once or reached is None or reached.end_s < from_s
+            yield Step([end for end in new if end.end_s >= from_s], walked, None if over else reached)
+            if over:
                 return
-            at = End(float(last_s), int(last))
-            if at.end_s < from_s:
-                return
+            at = reached
+
+    async def count(self, from_s: float, to_s: float | None) -> int:
+        """How many jobs ended at or after the one time and before the other; None: no bound."""
+        return int(await self._redis.zcount(ENDED, repr(from_s), "+inf" if to_s is None else f"({to_s!r}"))
 
     async def ends_of(self, numbers: Sequence[int]) -> list[float | None]:
         """The ends of jobs by number; None: it has not ended."""

@@ -326,6 +326,12 @@ class JobReads:
         count = await self._count_of_user(args=[user])
         return None if count is None else int(count)
 
+    async def owned(self, user: str, job_ids: Iterable[str]) -> set[str]:
+        """Those of some jobs that are a user's, ended or not; while the index of users has a gap, perhaps not all."""
+        asked = list(job_ids)
+        places = await self._redis.zmscore(user_key(user), asked) if asked else []
+        return {job_id for job_id, place in zip(asked, places, strict=True) if place is not None}
+
     async def snapshot(self, turn: asyncio.Semaphore | None = None, user: str = "") -> tuple[int, AsyncIterator[Job]]:
         """A revision and all jobs, each at that revision or later.
 

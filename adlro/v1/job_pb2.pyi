@@ -539,7 +539,7 @@ class JobAttempt(_message.Message):
 
     @_builtins.property
     def preempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]:
-        """The attempts of other jobs that are stopped to make room for this one."""
+        """The attempts of other jobs that are stopped to make room for this one; to a submitter only those of his own jobs."""
 
     @_builtins.property
     def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[_sharing_pb2.NeighbourTime]:
@@ -638,7 +638,9 @@ class Job(_message.Message):
     format: _builtins.int
     """Format of the stored record; a release refuses unknown formats."""
     reserved_for_job_id: _builtins.str
-    """With PENDING_REASON_RESERVED: the job for which GPUs are kept free, and the cluster time until about which."""
+    """With PENDING_REASON_RESERVED: the job for which GPUs are kept free (not set for a submitter whose job that is not),
+    and the cluster time until about which.
+    """
     reserved_until_s: _builtins.float
     remaining_ratio: _builtins.float
     """The share of its work that was still to be done at the begin of the present attempt, or is now while it waits.

@@ -16,11 +16,14 @@ class Candidates:
     Args:
         store: the active jobs.
         ended: the ended jobs by the time of their end.
+        most: where more jobs ended in a filter's range of time, nothing is known of them: for pages, each of which
+            would read them anew.
     """
 
-    def __init__(self, store: JobStore, ended: EndedJobs) -> None:
+    def __init__(self, store: JobStore, ended: EndedJobs, most: float = math.inf) -> None:
         self._store = store
         self._ended = ended
+        self._most = most
 
     async def numbers(self, job_filter: JobFilter) -> Sequence[int] | None:
         """The numbers of the jobs that may match now, rising; None: nothing but the user and the records tells.
@@ -35,9 +38,11 @@ class Candidates:
             return await self._store.active_sequences(job_filter.user)
         if job_filter.active_after_s is None and job_filter.ended_before_s is None:
             return None
+        from_s = -math.inf if job_filter.active_after_s is None else job_filter.active_after_s
+        if await self._ended.count(from_s, job_filter.ended_before_s) > self._most:
+            return None
         # The active ones first: one that ends meanwhile is in both, not in neither.
         numbers = set() if job_filter.ended_only else set(await self._store.active_sequences(job_filter.user))
-        from_s = -math.inf if job_filter.active_after_s is None else job_filter.active_after_s
         ended = self._ended.before(None, from_s, job_filter.ended_before_s, job_filter.user)
         numbers.update([end.number async for end in ended])
         return sorted(numbers)

@@ -59,7 +59,7 @@ class JobList:
         self._tokens = tokens
         self._active = active
         self._ended = ended
-        self._may_match = Candidates(store, ended)
+        self._may_match = Candidates(store, ended, _SCAN_LIMIT)
 
     async def page(
         self,
@@ -116,10 +116,10 @@ class JobList:
         jobs: list[Job] = []
         position = after or _BEGIN
         scanned = weight = 0
-        async for place, job in self._candidates(job_filter, order, after, size):
-            if scanned == _SCAN_LIMIT:
+        async for place, job, looked_at in self._candidates(job_filter, order, after, size):
+            if scanned >= _SCAN_LIMIT:
                 return jobs, position
-            scanned += 1
+            scanned += looked_at
             if job is not None and job_filter.matches(job):
                 weight += _weight(job)
                 if len(jobs) == size or (jobs and weight > _PAGE_BYTES):
@@ -131,7 +131,8 @@ class JobList:
 
     async def _candidates(
         self, job_filter: JobFilter, order: JobOrder, after: Position | None, size: int
-    ) -> AsyncIterator[tuple[Position, Job | None]]:
+    ) -> AsyncIterator[tuple[Position, Job | None, int]]:
+        """Places in the order, with the job there, and how many entries were looked at for that."""
         # One more than fits shows that there is a next page: often all that has to be read.
         first = size + 1
         if order is JobOrder.ENDED:
@@ -155,11 +156,11 @@ class JobList:
                 numbers = numbers[: len(numbers) if after is None else bisect.bisect_left(numbers, begin)][::-1]
             found = self._store.each(numbers, _READ_BYTES, first=first)
         async for number, job in found:
-            yield Position(number), job
+            yield Position(number), job, 1
 
     async def _by_end(
         self, job_filter: JobFilter, after: Position | None, first: int
-    ) -> AsyncIterator[tuple[Position, Job | None]]:
+    ) -> AsyncIterator[tuple[Position, Job | None, int]]:
         """The jobs that have not ended, newest first, then the last end first."""
         if job_filter.job_ids:
             numbers = job_filter.job_numbers()
@@ -174,25 +175,24 @@ class JobList:
             numbers = active if after is None else active[: bisect.bisect_left(active, after.number)]
             async for number, job in self._store.each(numbers[::-1], _READ_BYTES, first=first):
                 # One that has ended meanwhile comes among the ended ones.
-                yield Position(number, math.inf), None if job is not None and job.state.final else job
+                yield Position(number, math.inf), None if job is not None and job.state.final else job, 1
         last = None if after is None or after.key == math.inf else End(after.key, after.number)
         from_s = -math.inf if job_filter.active_after_s is None else job_filter.active_after_s
-        places = []
         at_once = max(first, 2 * _ENDED_AT_ONCE)
-        async for end in self._ended.before(last, from_s, job_filter.ended_before_s, job_filter.user, at_once):
-            places.append(Position(end.number, end.end_s))
-            if len(places) == min(first, _ENDED_AT_ONCE):
-                first = _ENDED_AT_ONCE
-                async for each in self._read(places):
+        async for step in self._ended.steps(last, from_s, job_filter.ended_before_s, job_filter.user, at_once):
+            places = [Position(end.number, end.end_s) for end in step.found]
+            while places:
+                async for each in self._read(places[: min(first, _ENDED_AT_ONCE)]):
                     yield each
-                places = []
-        async for each in self._read(places):
-            yield each
+                places, first = places[min(first, _ENDED_AT_ONCE) :], _ENDED_AT_ONCE
+            if step.reached is not None:
+                # Entries of other users were looked at, too: the page may end here, having found nothing.
+                yield Position(step.reached.number, step.reached.end_s), None, step.walked - len(step.found)
 
-    async def _read(self, places: Sequence[Position]) -> AsyncIterator[tuple[Position, Job | None]]:
+    async def _read(self, places: Sequence[Position]) -> AsyncIterator[tuple[Position, Job | None, int]]:
         at = iter(places)
         async for _, job in self._store.each([each.number for each in places], _READ_BYTES):
-            yield next(at), job
+            yield next(at), job, 1
 
     async def _of_table(
         self, job_filter: JobFilter, order: JobOrder, view: JobView, after: Position | None, size: int

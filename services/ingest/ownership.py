@@ -11,9 +11,12 @@ from dataclasses import replace
 from adlro.errors import PermissionDenied
 from adlro.kit.identity import current_caller
 from adlro.records.jobs import Job, JobSpec
-from adlro.records.outcomes import ApplicationSize, NeighbourTime
+from adlro.records.redaction import job_without_others, jobs_named_by
 from adlro.records.watching import JobFilter
 from adlro.store import not_found
+from adlro.store.reads import JobReads
+
+_KNOWN_AT_MOST = 10_000
 
 
 def check_submits(spec: JobSpec) -> None:
@@ -49,18 +52,42 @@ def check_cancels(job: Job) -> None:
         )
 
 
-def as_seen(job: Job) -> Job:
-    """A job without what the caller may not know of others' jobs: which ones shared its GPU. How long stays."""
-    caller = current_caller()
-    if caller is None or caller.sees_all or not any(each.neighbours for each in job.attempts):
-        return job
-    attempts = (replace(each, neighbours=_unnamed(each.neighbours)) for each in job.attempts)
-    return replace(job, attempts=tuple(attempts))
+class JobsAsSeen:
+    """Jobs without what the caller may not know of others' jobs.
 
+    Args:
+        store: says whose a job is that another one names. That never changes, so it is asked once: lists and streams
+            name the same jobs again and again.
+    """
 
-def _unnamed(neighbours: Sequence[NeighbourTime]) -> tuple[NeighbourTime, ...]:
-    time_s = sum(each.time_s for each in neighbours)
-    return (NeighbourTime(ApplicationSize(""), time_s),) if neighbours else ()
+    def __init__(self, store: JobReads) -> None:
+        self._store = store
+        self._known: dict[tuple[str, str], bool] = {}
+
+    async def one(self, job: Job) -> Job:
+        """A job of the caller's, as he may see it; itself where nothing has to go."""
+        return (await self.all([job]))[0]
+
+    async def all(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Jobs of the caller's, as he may see them; those in which nothing has to go themselves."""
+        caller = current_caller()
+        if caller is None or caller.sees_all:
+            return jobs
+        own = {job.job_id for job in jobs}
+        named = {job_id for job in jobs for job_id in jobs_named_by(job)} - own
+        if named:
+            own |= await self._own(caller.user, named)
+        return [job_without_others(job, own.__contains__) for job in jobs]
+
+    async def _own(self, user: str, job_ids: set[str]) -> set[str]:
+        known = self._known
+        if unknown := [job_id for job_id in job_ids if (user, job_id) not in known]:
+            own = await self._store.owned(user, unknown)
+            if len(known) > _KNOWN_AT_MOST:
+                known.clear()
+            known.update(((user, job_id), job_id in own) for job_id in unknown)
+            return own | {job_id for job_id in job_ids if known.get((user, job_id))}
+        return {job_id for job_id in job_ids if known[user, job_id]}
 
 
 def may_know(user: str) -> bool:

@@ -14,6 +14,7 @@ from adlro.records.telemetry import Metric, Unit
 
 MOST_STEPS = 10_000
 """Of a window."""
+_VALUE_BYTES = 2 * 4
 
 
 def of_gpus(block: TelemetryBlock, gpu_ids: Sequence[str]) -> TelemetryBlock | None:
@@ -50,6 +51,7 @@ class Thinned:
         self._since_unix_s = since_unix_s
         self._step_s = step_s
         self._steps: dict[int, _Step] = {}
+        self._columns_count = 0  # of all steps together
 
     def add(self, block: TelemetryBlock) -> None:
         """Adds the samples of a block, of the GPUs that it has; blocks may come in any order, each once."""
@@ -68,8 +70,19 @@ class Thinned:
             if step is None:
                 step = self._steps[number] = _Step(len(self._gpu_ids))
             step.note_time(time_unix_s, cluster_time_s)
+            self._columns_count += len(block.columns.keys() - step.units.keys())
             for metric, column in block.columns.items():
                 step.add(metric, column.unit, gpus, column.raw[row, places], column.normalized[row, places])
+
+    @property
+    def step_count(self) -> int:
+        """The number of steps with a sample."""
+        return len(self._steps)
+
+    @property
+    def least_bytes(self) -> int:
+        """What the values take in a message at least: for each GPU, metric and step a raw and a normalised one."""
+        return self._columns_count * len(self._gpu_ids) * _VALUE_BYTES
 
     def block(self) -> TelemetryBlock | None:
         """The window as one block; None: no sample of these GPUs is in it."""

@@ -23,6 +23,7 @@ from adlro.records.capacity import ClusterCapacity
 from adlro.records.decisions import Decision, DecisionBasis
 from adlro.records.events import ClockMode
 from adlro.records.jobs import JobReservation, JobState, PendingReason
+from adlro.records.redaction import explanation_without_others, jobs_named_by
 from adlro.records.status import EventLag, OrchestratorStatus
 from adlro.records.waiting import WaitingExplanation
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
@@ -30,7 +31,7 @@ from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.explain.explanations import explain_waiting
 from adlro.services.orchestrator.explain.reservations import held_reservation
 from adlro.services.orchestrator.figures import LedgerFigures, figures_of
-from adlro.services.orchestrator.forecasts.explaining import explained, without_others
+from adlro.services.orchestrator.forecasts.explaining import Explaining
 from adlro.services.orchestrator.forecasts.forecasting import Forecasting
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
@@ -114,6 +115,7 @@ class Orchestrator:
         self._stored = stored
         self.explaining = SideThread("explain decisions")
         self.forecasting = Forecasting(redis, log)
+        self._waits = Explaining(self.forecasting)
         self.choosing = PolicySelection(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
         metrics.acting.set_function(lambda: self._ready_session() is not None)
@@ -136,6 +138,7 @@ class Orchestrator:
             following.cancel()
             forecasting.cancel()
             self.forecasting.close()
+            self._waits.close()
             self.choosing.close()
             self.explaining.close()
             await self._give_up_lease()
@@ -493,8 +496,11 @@ class Orchestrator:
                 metadata={"job_id": job_id, "state": job.state.name},
             )
         ledger = None if session is None else session.ledger
-        told = await explained(self.forecasting, ledger, job, self._clock_now_s)
-        return told if sees_all or caller is None else without_others(told, caller.user, ledger)
+        told = await self._waits.explained(ledger, job, self._clock_now_s)
+        if sees_all or caller is None:
+            return told
+        own = await self._store.owned(caller.user, jobs_named_by(told))
+        return explanation_without_others(told, own.__contains__)
 
     def _present_ledger(self) -> Ledger | None:
         session = self._ready_session()

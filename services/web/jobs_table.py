@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adlro.records.jobs import Job, JobState, JobType, PendingReason
+from adlro.records.redaction import job_without_others
 from adlro.services.web.documents import job_row
 from adlro.services.web.queue_filter import QueueFilter, Sort
 
@@ -96,6 +97,15 @@ class JobTable:
         for job_id in self._slots.keys() - set(job_ids):
             self._drop(job_id)
 
+    def as_seen(self, job: Job, user: str) -> Job:
+        """A job of a user's as ingest shows it to him if he sees no others' jobs; itself where nothing has to go."""
+
+        def is_own(job_id: str) -> bool:
+            other = self.get(job_id)
+            return other is not None and other.spec.user == user
+
+        return job_without_others(job, is_own)
+
     def place(self, job: Job) -> int | None:
         """The place of a waiting job among all waiting ones, by submission, from 1; None: it does not wait."""
         slot = self._slots.get(job.job_id)
@@ -116,7 +126,7 @@ class JobTable:
         order = self._order(chosen, sort, user)
         shown = order[first : first + count]
         places = self._places()
-        rows = tuple(self._row(int(slot)) | {"place": int(places[slot]) or None} for slot in shown)
+        rows = tuple(self._row(int(slot), user) | {"place": int(places[slot]) or None} for slot in shown)
         return Window(len(order), first, rows, self.counts(user))
 
     def counts(self, user: str | None) -> Mapping[str, Mapping[str, int]]:
@@ -263,11 +273,14 @@ class JobTable:
         found: Indices = self._cache["places"]
         return found
 
-    def _row(self, slot: int) -> dict[str, Any]:
+    def _row(self, slot: int, user: str | None) -> dict[str, Any]:
+        job = self._jobs[slot]
+        assert job is not None
+        seen = job if user is None else self.as_seen(job, user)
+        if seen is not job:
+            return job_row(seen)
         row = self._rows[slot]
         if row is None:
-            job = self._jobs[slot]
-            assert job is not None
             row = self._rows[slot] = job_row(job)
         return row
 

@@ -211,6 +211,8 @@ def _job(topic: Topic, viewer: Viewer, picture: Picture) -> dict[str, Any] | Non
     job = picture.details.get(topic.params["id"])
     if job is None or not viewer.sees(job):
         return None
+    if viewer.only_user is not None:
+        job = picture.jobs.as_seen(job, viewer.only_user)
     return job_document(
         job,
         picture.layout.node_of,

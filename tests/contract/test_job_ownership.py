@@ -16,8 +16,9 @@ from adlro.errors import LimitExceeded, NotFound, PermissionDenied
 from adlro.kit.identity import Role, new_token, users_line
 from adlro.kit.redis import connect
 from adlro.placement import GpuShare, Placement
-from adlro.records.jobs import Job, JobAttempt, JobSpec, JobType
+from adlro.records.jobs import AttemptRef, Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
 from adlro.records.outcomes import ApplicationSize, NeighbourTime
+from adlro.records.watching import JobView
 from adlro.store import JobStore, Move
 from tests.contract.ingest_suite import ingest_here
 
@@ -141,6 +142,54 @@ async def test_who_shared_a_gpu_with_ones_job_is_not_told(clients: Clients, redi
         assert job is not None
         assert job.attempts[0].neighbours == (NeighbourTime(ApplicationSize(""), 5.0),)
     assert (await clients("rea").get(mine.job_id)).attempts[0].neighbours == beside
+
+
+async def test_no_record_names_another_users_job(clients: Clients, redis_url: str) -> None:
+    """Whatever the orchestrator writes into a record, in both views; his own jobs are named, also when they ended."""
+    bobs = (await clients("bob").submit(BOB)).job_id
+    ended = await clients("ann").submit(ANN)
+    mine = await clients("ann").submit(ANN, "names")
+    attempt = JobAttempt(
+        1,
+        Placement.on("v100-0/0"),
+        "v100",
+        outcome=f"stopped for {bobs}",
+        preempts=(AttemptRef(bobs, 1), AttemptRef(ended.job_id, 1)),
+    )
+    record = replace(
+        mine,
+        submit_s=0.0,
+        attempts=(attempt,),
+        pending_reason=PendingReason.RESERVED,
+        message=f"could start, but GPUs are kept free for {bobs}, which waits for {ended.job_id}",
+        reserved_for_job_id=bobs,
+        reserved_until_s=50.0,
+    )
+    job_filter = JobFilter(job_ids=(mine.job_id,))
+    views = (JobView.BASIC, JobView.FULL)
+    watches = [clients("ann").watch(mine.revision, job_filter, view=view, timeout_s=60.0) for view in views]
+    gone = replace(ended, submit_s=0.0, end_s=1.0, state=JobState.CANCELLED, pending_reason=PendingReason.NONE)
+    async with connect(redis_url) as redis:
+        await JobStore(redis).move(0, [Move(record, 0), Move(gone, 0)])
+    seen = [
+        await clients("ann").get(mine.job_id),
+        *[job for view in views async for job in clients("ann").list(job_filter, view=view)],
+        *[(await anext(watch)).job for watch in watches],
+        *[(await anext(clients("ann").watch(None, job_filter, view=view, timeout_s=60.0))).job for view in views],
+        await clients("ann").submit(ANN, "names"),
+        await clients("ann").cancel(mine.job_id),
+    ]
+    assert len(seen) == 9
+    for job in seen:
+        assert job is not None
+        assert bobs not in str(job)
+        assert job.message.endswith(f"kept free for another job, which waits for {ended.job_id}")
+        assert job.reserved_for_job_id == ""
+        assert job.reserved_until_s in (50.0, None)  # which the basic view does not have
+        for each in job.attempts:
+            assert (each.outcome, each.preempts) == ("stopped for another job", (AttemptRef(ended.job_id, 1),))
+    whole = await clients("rea").get(mine.job_id)
+    assert (whole.reserved_for_job_id, whole.attempts[0].preempts) == (bobs, attempt.preempts)
 
 
 async def test_a_page_token_of_another_user_opens_nothing(clients: Clients) -> None:

@@ -18,6 +18,7 @@ from adlro.errors import DataLoss, InvalidInput, LimitExceeded, NotFound, Unavai
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import spawn_service
 from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.services.ingest.thinning import Thinned
 from adlro.v1 import stream_pb2, telemetry_pb2, telemetry_service_pb2
 from adlro.wire import cluster_from_proto
 from tests.contract.ingest_suite import CLUSTER, GPU_IDS, TIMEOUT_S, Ingest, ingest_here, job, stored
@@ -119,6 +120,35 @@ async def test_a_bad_cluster_is_refused_by_field_and_nothing_is_recorded(ingest,
 
 
 # --- PushTelemetry and GetTelemetry ---------------------------------------------------------------------------------
+
+
+async def test_a_window_that_no_message_holds_is_refused_before_it_is_made(redis_url, monkeypatch):
+    """What is kept of it meanwhile is as large as a message at most, not as the window."""
+    nodes = tuple(
+        Node(f"n{node}", 64, 65536, tuple(Gpu(f"n{node}/{gpu}", "v100_sxm2", 16160) for gpu in range(50)))
+        for node in range(20)
+    )
+    gpu_ids = [gpu.gpu_id for node in nodes for gpu in node.gpus]
+    added = []
+    whole = Thinned.add
+
+    def noted(self, made):
+        added.append(made)
+        whole(self, made)
+
+    monkeypatch.setattr(Thinned, "add", noted)
+    async with ingest_here(redis_url, max_message_bytes=1 << 20) as address, Ingest(address) as ingest:
+        await ingest.describe(Cluster("default", nodes))
+        now = time.time()
+        for first in range(0, 300, 50):
+            times = [now - 300 + each for each in range(first, first + 50)]
+            values = np.ones((50, 1000), np.float32)
+            await push(ingest, block(column(POWER, W, values), gpu_ids=gpu_ids, sample_times_unix_s=times))
+        added.clear()
+        with pytest.raises(LimitExceeded) as caught:
+            await telemetry(ingest, window_s=400.0, step_s=1.0)
+    assert (caught.value.field, caught.value.reason) == ("step_s", "WINDOW_TOO_LARGE")
+    assert len(added) <= 3, "131 samples of 1,000 GPUs fit, and a block has 50"
 
 
 async def test_a_window_is_of_some_gpus_and_has_one_sample_a_step(ingest):

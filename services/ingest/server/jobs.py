@@ -21,7 +21,7 @@ from adlro.services.ingest.groups import GroupedWrites
 from adlro.services.ingest.history import AttemptHistories, AttemptQuery
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.ownership import (
-    as_seen,
+    JobsAsSeen,
     check_cancels,
     check_sees,
     check_submits,
@@ -75,6 +75,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         tokens_needed: bool,
     ) -> None:
         self._store = store
+        self._as_seen = JobsAsSeen(store)
         self._creates = creates
         self._admission = admission
         self._listing = listing
@@ -97,7 +98,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         new = await self._admission.admit(spec, request.request_id)
         # Not with `creates`: alone, a task to gather others costs more than the round trip.
         created = await self._store.create(new.spec, new.normalized, new.request_id, new.created_unix_s)
-        message = job_to_proto(as_seen(created.job)) if created.existing else created.message
+        message = job_to_proto(await self._as_seen.one(created.job)) if created.existing else created.message
         return job_service_pb2.SubmitJobResponse(job=message, existing=created.existing)
 
     async def SubmitJobs(
@@ -137,7 +138,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         """One job."""
         job = await self._store.get(request.job_id)
         check_sees(job)
-        return job_service_pb2.GetJobResponse(job=job_to_proto(as_seen(job)))
+        return job_service_pb2.GetJobResponse(job=job_to_proto(await self._as_seen.one(job)))
 
     async def ListJobs(
         self, request: job_service_pb2.ListJobsRequest, context: Context
@@ -146,7 +147,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         job_filter = only_visible(filter_from_proto(request.filter))
         order, view = JobOrder(request.order_by or JobOrder.SUBMITTED), JobView(request.view or JobView.FULL)
         page = await self._listing.page(job_filter, request.page_size, request.page_token, order, view)
-        return page_to_proto(replace(page, jobs=[as_seen(job) for job in page.jobs]), view)
+        return page_to_proto(replace(page, jobs=await self._as_seen.all(page.jobs)), view)
 
     async def CancelJob(
         self, request: job_service_pb2.CancelJobRequest, context: Context
@@ -155,7 +156,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         if must_ask_first():
             check_cancels(await self._store.get(request.job_id))
         cancelled = await self._store.request_cancel(request.job_id)
-        return job_service_pb2.CancelJobResponse(job=job_to_proto(as_seen(cancelled)))
+        return job_service_pb2.CancelJobResponse(job=job_to_proto(await self._as_seen.one(cancelled)))
 
     # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
     async def WatchJobs(  # type: ignore[override]
@@ -170,14 +171,15 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         else:
             revision, jobs = await self._watch.snapshot(job_filter, seen)
             async for job in jobs:
-                yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, as_seen(job), job.revision), view)
+                seen_job = await self._as_seen.one(job)
+                yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, seen_job, job.revision), view)
             yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT_END, None, revision))
         async for change in self._watch.changes(revision, job_filter, seen):
-            seen_job = as_seen(change.job)
-            if seen_job is change.job or view is JobView.BASIC:  # which has no attempts
+            seen_job = await self._as_seen.one(change.job)
+            if seen_job is change.job:
                 yield self._watch.message_of(change, view)  # made once for all watchers
             else:
-                yield job_event_to_proto(JobEvent(JobEventKind.CHANGE, seen_job, change.revision))
+                yield job_event_to_proto(JobEvent(JobEventKind.CHANGE, seen_job, change.revision), view)
 
     # Typed wider, as WatchJobs.
     def ReadJobLogs(  # type: ignore[override]

@@ -179,13 +179,16 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
     ) -> list[telemetry_pb2.NormalizedBlock]:
         """The window as one block with a sample a step; none where nothing was reported."""
         cluster, since_unix_s = view.cluster.name, time.time() - request.window_s
-        thinned = Thinned(cluster, gpu_ids or tuple(view.number_of), since_unix_s, request.step_s)
+        shown = gpu_ids or tuple(view.number_of)
+        thinned = Thinned(cluster, shown, since_unix_s, request.step_s)
         left = request.max_blocks or MOST_STEPS
         async for body in self._store.entries(cluster, since_unix_s - self._limits.future_s):
             block = self._readable(cluster, body)
             if block is None or block.sample_times_unix_s[-1] < since_unix_s:
                 continue
             thinned.add(block_from_proto(block))
+            if thinned.least_bytes > room_bytes:
+                raise _too_many(f"{thinned.step_count} samples and more", len(shown))
             left -= 1
             if not left:
                 break
@@ -195,12 +198,7 @@ class TelemetryServicer(telemetry_service_pb2_grpc.TelemetryServiceServicer):
             return []
         message = block_to_proto(window)
         if message.ByteSize() > room_bytes:
-            raise LimitExceeded(
-                f"step_s: {len(window.sample_times_unix_s)} samples of {len(window.gpu_ids)} GPUs do not fit into one "
-                "message; make steps longer, request a shorter window, or name fewer gpu_ids",
-                field="step_s",
-                reason="WINDOW_TOO_LARGE",
-            )
+            raise _too_many(f"{len(window.sample_times_unix_s)} samples", len(window.gpu_ids))
         return [message]
 
     def _readable(self, cluster: str, body: bytes) -> telemetry_pb2.NormalizedBlock | None:
@@ -313,6 +311,15 @@ def _known_gpus(view: ClusterView, gpu_ids: Sequence[str]) -> tuple[str, ...]:
                 f"{field}: cluster {view.cluster.name!r} has no GPU {gpu_id!r}", field=field, reason="UNKNOWN_GPU"
             )
     return tuple(gpu_ids)
+
+
+def _too_many(samples: str, gpu_count: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"step_s: {samples} of {gpu_count} GPUs do not fit into one message; make steps longer, request a shorter "
+        "window, or name fewer gpu_ids",
+        field="step_s",
+        reason="WINDOW_TOO_LARGE",
+    )
 
 
 def _check_steps(request: telemetry_service_pb2.GetTelemetryRequest) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from adlro.placement import fewest_nodes
 from adlro.records.jobs import JobSpec
 from adlro.records.waiting import GpuObstacle, WaitingChange, WaitingChangeKind
-from adlro.services.orchestrator.deciding.sets import given_by_nodes, in_nodes
+from adlro.services.orchestrator.deciding.sets import in_nodes
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
 from adlro.state.gangs import NEVER
-from adlro.state.observation import Bools
+from adlro.state.observation import Bools, Ints
 
 _MEMORY_STEP_MIB = 256
 """Free memory is offered in whole multiples of this, if there is as much."""
@@ -47,11 +49,22 @@ def fitting_count(spec: JobSpec, occupancy: Occupancy, kept: Bools) -> int:
         return int(np.count_nonzero(able))
     count, layout = 0, occupancy.layout
     for model in np.unique(layout.gpu_model[able]).tolist():
-        given = given_by_nodes(spec, occupancy, model, occupancy.usable & occupancy.idle & ~kept)
-        nodes = fewest_nodes(given, spec.gpu_count)
+        given = _given(spec, occupancy, able & (layout.gpu_model == model))
+        nodes = fewest_nodes(given.tolist(), spec.gpu_count)
         if nodes is not None and (not spec.max_node_count or nodes <= spec.max_node_count):
-            count += sum(given)
+            count += int(given.sum())
     return count
+
+
+def _given(spec: JobSpec, occupancy: Occupancy, able: Bools) -> Ints:
+    """(N,) how many of these GPUs each node can give a job at once: `given_by_nodes` for all nodes in one step."""
+    layout = occupancy.layout
+    counts: Ints = np.bincount(layout.gpu_node[able], minlength=len(layout.node_ids))
+    if spec.cpu_cores > 0:
+        counts = np.minimum(counts, occupancy.cores_free // spec.cpu_cores)
+    if spec.memory_mib > 0:
+        counts = np.minimum(counts, occupancy.memory_free_mib // spec.memory_mib)
+    return np.maximum(counts, 0)
 
 
 def obstacles(spec: JobSpec, occupancy: Occupancy, fits: bool, kept: Bools) -> dict[GpuObstacle, int]:
@@ -89,13 +102,22 @@ def obstacles(spec: JobSpec, occupancy: Occupancy, fits: bool, kept: Bools) -> d
 def changes(spec: JobSpec, occupancy: Occupancy, kept: Bools) -> tuple[WaitingChange, ...]:
     """Changes of one figure of a job's demand with which it fits now, each the least of its kind; none if it fits.
 
-    Each has been tried on the occupancy; whether the policy then starts the job is its own choice.
+    Each has been tried on the occupancy; whether the policy then starts the job is its own choice. Anybody may ask for
+    this at any time, so the number of tries is bounded: by the logarithm of the figures of a kind, and 2 where the kind
+    helps nothing.
 
     Args:
         kept: (G,) GPUs that are kept free for another job.
     """
     if fitting_count(spec, occupancy, kept):
         return ()
+
+    def tried_count(kind: WaitingChangeKind, value: int) -> int:
+        return fitting_count(with_change(spec, kind, value), occupancy, kept)
+
+    def fits(kind: WaitingChangeKind, value: int) -> bool:
+        return tried_count(kind, value) > 0
+
     found = []
     for kind, tries in (
         (WaitingChangeKind.CPU_CORES, _fewer_cores(spec, occupancy)),
@@ -104,11 +126,10 @@ def changes(spec: JobSpec, occupancy: Occupancy, kept: Bools) -> tuple[WaitingCh
         (WaitingChangeKind.GPU_COUNT, range(spec.gpu_count - 1, 0, -1)),
         (WaitingChangeKind.MAX_NODE_COUNT, _more_nodes(spec)),
     ):
-        for value in tries:
-            count = fitting_count(with_change(spec, kind, value), occupancy, kept)
-            if count:
-                found.append(WaitingChange(kind, value, (), count, _sentence(spec, kind, value, count)))
-                break
+        value = _first_fitting(tries, partial(fits, kind))
+        if value is not None:
+            count = tried_count(kind, value)
+            found.append(WaitingChange(kind, value, (), count, _sentence(spec, kind, value, count)))
     if others := _other_models(spec, occupancy, kept):
         count = fitting_count(dataclasses.replace(spec, gpu_models=(*spec.gpu_models, *others)), occupancy, kept)
         fit = _fit(spec, count)
@@ -140,19 +161,31 @@ def _accepted(spec: JobSpec, occupancy: Occupancy) -> Bools:
     return of_gpu
 
 
-def _fewer_cores(spec: JobSpec, occupancy: Occupancy) -> Iterable[int]:
-    return _shares(spec, occupancy.cores_free.tolist(), spec.cpu_cores)
+def _first_fitting(tries: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The first figure with which a job fits: it fits with each one after that, too; None: with none."""
+    if not tries or not fits(tries[-1]):
+        return None
+    return tries[bisect.bisect_left(tries, True, key=fits)]
 
 
-def _less_memory(spec: JobSpec, occupancy: Occupancy) -> Iterable[int]:
-    return _shares(spec, occupancy.memory_free_mib.tolist(), spec.memory_mib, _MEMORY_STEP_MIB)
+def _fewer_cores(spec: JobSpec, occupancy: Occupancy) -> list[int]:
+    return _shares(spec, occupancy, occupancy.cores_free, spec.cpu_cores)
 
 
-def _shares(spec: JobSpec, free: list[int], asked: int, step: int = 1) -> list[int]:
-    """What nodes can give each of one or several GPUs of the job, below what it asks for; the most first."""
-    found = {each // count for each in set(free) for count in range(1, spec.gpu_count + 1)}
-    found = {each - each % step if each >= step else each for each in found}
-    return sorted((each for each in found if 0 < each < asked), reverse=True)
+def _less_memory(spec: JobSpec, occupancy: Occupancy) -> list[int]:
+    return _shares(spec, occupancy, occupancy.memory_free_mib, spec.memory_mib, _MEMORY_STEP_MIB)
+
+
+def _shares(spec: JobSpec, occupancy: Occupancy, free: Ints, asked: int, step: int = 1) -> list[int]:
+    """What nodes can give each of one or several GPUs of the job, below what it asks for; the most first.
+
+    A node gives a job no more GPUs than it has idle.
+    """
+    idle = np.bincount(occupancy.layout.gpu_node[occupancy.idle], minlength=1)
+    most = min(spec.gpu_count, max(int(idle.max()), 1))
+    found = np.unique(np.unique(free)[:, None] // np.arange(1, most + 1))
+    found = np.unique(np.where(found >= step, found - found % step, found))
+    return [int(each) for each in found[(found > 0) & (found < asked)][::-1]]
 
 
 def _less_gpu_memory(spec: JobSpec, occupancy: Occupancy) -> list[int]:
@@ -160,10 +193,10 @@ def _less_gpu_memory(spec: JobSpec, occupancy: Occupancy) -> list[int]:
     return sorted((each for each in found if 0 < each < spec.gpu_memory_mib), reverse=True)
 
 
-def _more_nodes(spec: JobSpec) -> Iterator[int]:
+def _more_nodes(spec: JobSpec) -> list[int]:
     if spec.gpu_count > 1 and spec.max_node_count:
-        yield from range(spec.max_node_count + 1, spec.gpu_count)
-        yield 0
+        return [*range(spec.max_node_count + 1, spec.gpu_count), 0]
+    return []
 
 
 def _other_models(spec: JobSpec, occupancy: Occupancy, kept: Bools) -> tuple[str, ...]:

@@ -5,9 +5,6 @@ Plain data and arrays; the expected start itself comes from `services/orchestrat
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +17,6 @@ from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
 from adlro.state.observation import Bools
-
-_JOB_ID = re.compile(r"\bjob-\d+\b")
-ANOTHER = "another job"
 
 _NEVER_STARTS = (PendingReason.NO_FITTING_GPU, PendingReason.NO_FITTING_NODES)
 
@@ -130,16 +124,3 @@ def why_none(entry: Entry) -> str:
     if job.pending_reason is PendingReason.NODES_DRAINED:
         return "every GPU that could hold it is lost or on a drained node, until an operator changes that"
     return ""
-
-
-def redacted(told: WaitingExplanation, is_own: Callable[[str], bool]) -> WaitingExplanation:
-    """An explanation without the ids of jobs that are not the caller's.
-
-    Args:
-        is_own: whether the job of an id is his.
-    """
-
-    def without(text: str) -> str:
-        return _JOB_ID.sub(lambda found: found[0] if is_own(found[0]) else ANOTHER, text)
-
-    return dataclasses.replace(told, sentence=without(told.sentence), no_expected_start=without(told.no_expected_start))

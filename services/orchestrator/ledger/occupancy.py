@@ -64,8 +64,9 @@ class Layout:
         if nodes is None:
             if len(self._packed_nodes) >= _SHAPES_KEPT:
                 self._packed_nodes.clear()
-            nodes = self._packed_nodes[key] = np.zeros(len(self.gpu_models), dtype=np.int64)
+            nodes = np.zeros(len(self.gpu_models), dtype=np.int64)
             fill_packed_nodes(self.hardware, 0, *key, np.empty(len(self.node_ids), dtype=np.int64), nodes)
+            self._packed_nodes[key] = nodes  # once it is full: explanations read it in other threads
         return nodes
 
     def can_ever_hold(self, spec: JobSpec) -> Bools:

@@ -18,8 +18,11 @@ from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.redis import connect
 from adlro.records.jobs import Job, JobState, JobType, PendingReason
 from adlro.records.watching import JobFilter, JobOrder, JobView
+from adlro.services.ingest import listing
 from adlro.services.ingest.candidates import Candidates
+from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.watch import JobWatch
+from adlro.store.pages import PageTokens
 from tests.unit.ingest.queue_for_tests import REASONS, USERS, Queue
 
 WAITING = (JobState.PENDING, JobState.RUNNING)
@@ -253,6 +256,73 @@ async def test_the_first_page_of_a_long_history_reads_little_more_than_it_shows(
     assert statistics["cmdstat_hmget"]["calls"] <= 11 + 3
     again = await queue.list.page(JobFilter(user=user), 10, page.next_page_token, order)
     assert [job.job_id for job in again.jobs] == by_force(queue, JobFilter(user=user), order)[10:20]
+
+
+async def ended_jobs(queue: Queue, count: int) -> None:
+    await queue.submit(Random(7), count)
+    for number in list(queue.jobs):
+        await queue.move(
+            number, state=JobState.SUCCEEDED, submit_s=1.0, end_s=float(number), pending_reason=PendingReason.NONE
+        )
+
+
+async def counted_pages(queue: Queue, job_filter: JobFilter, order: JobOrder) -> tuple[list[str], list[int]]:
+    """The ids on all pages of 10, and how many members of indexes and records Redis looked at for each page."""
+    found: list[str] = []
+    looked_at: list[int] = []
+    token = ""
+    while True:
+        await queue.redis.config_resetstat()
+        page = await queue.list.page(job_filter, 10, token, order)
+        statistics = await queue.redis.info("commandstats")
+        looked_at.append(sum(statistics.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("hmget", "zscore")))
+        found += [job.job_id for job in page.jobs]
+        if not page.next_page_token:
+            return found, looked_at
+        token = page.next_page_token
+
+
+async def test_a_page_of_ends_stops_looking_for_a_users_jobs_that_are_not_there(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each end of others' jobs is looked at, in vain; a page does that for so many, and the next one goes on."""
+    monkeypatch.setattr(listing, "_SCAN_LIMIT", 100)
+    monkeypatch.setattr(listing, "_ENDED_AT_ONCE", 20)
+    await ended_jobs(queue, 500)
+    found, looked_at = await counted_pages(queue, JobFilter(user="nobody"), JobOrder.ENDED)
+    assert found == []
+    assert len(looked_at) >= 4
+    # 40 at a time, up to two steps more; in two indexes: of his jobs, and of those of nobody knows whom.
+    assert max(looked_at) <= 2 * (100 + 2 * 40) + 10
+    rare = JobFilter(user="ann", labels={"team": "x"})
+    found, looked_at = await counted_pages(queue, rare, JobOrder.ENDED)
+    assert found == by_force(queue, rare, JobOrder.ENDED)
+
+
+@pytest.mark.parametrize("order", [JobOrder.SUBMITTED, JobOrder.NEWEST_FIRST])
+@pytest.mark.parametrize("job_filter", [JobFilter(active_after_s=0.0), JobFilter(ended_before_s=450.0, user="ann")])
+async def test_a_page_does_not_read_a_long_range_of_ends_anew(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, job_filter: JobFilter, order: JobOrder
+) -> None:
+    monkeypatch.setattr(listing, "_SCAN_LIMIT", 100)
+    queue.list = JobList(queue.store, PageTokens(queue.redis), queue.active, queue.ended)
+    steps = []
+    whole = queue.ended.steps
+
+    def noted(*given: Any) -> Any:
+        steps.append(given)
+        return whole(*given)
+
+    await ended_jobs(queue, 500)
+    monkeypatch.setattr(queue.ended, "steps", noted)
+    found, _ = await counted_pages(queue, job_filter, order)
+    assert found == by_force(queue, job_filter, order)
+    assert not steps, "the index of ends has 450 and more in the range"
+    short = JobFilter(active_after_s=450.0)
+    found, looked_at = await counted_pages(queue, short, order)
+    assert found == by_force(queue, short, order)
+    assert steps, "a short range is read in it"
+    assert max(looked_at) <= 15
 
 
 async def test_a_page_of_one_order_does_not_go_on_in_another(queue: Queue) -> None:

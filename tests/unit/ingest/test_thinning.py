@@ -52,6 +52,18 @@ def test_without_a_sample_there_is_no_block() -> None:
     assert thinned.block() is None
 
 
+def test_what_the_values_take_in_a_message_is_known_while_blocks_are_added() -> None:
+    thinned = Thinned("c", ["a", "b"], 0.0, 10.0)
+    assert (thinned.step_count, thinned.least_bytes) == (0, 0)
+    thinned.add(block("a", [1.0, 2.0], [[1], [2]]))
+    assert (thinned.step_count, thinned.least_bytes) == (1, 2 * 8)
+    thinned.add(block("b", [3.0, 25.0], [[1], [2]]))
+    assert (thinned.step_count, thinned.least_bytes) == (2, 2 * 2 * 8)
+    busy = np.array([[0.5]], dtype=np.float32)
+    thinned.add(TelemetryBlock("c", ("a",), (25.0,), (), {Metric.UTILIZATION: MetricColumn(Unit.RATIO, busy, busy)}))
+    assert (thinned.step_count, thinned.least_bytes) == (2, 3 * 2 * 8)
+
+
 def test_some_gpus_of_a_block_come_in_the_order_asked_for() -> None:
     found = of_gpus(block("abc", [1.0], [[1, 2, 3]]), ["c", "x", "a"])
     assert found is not None

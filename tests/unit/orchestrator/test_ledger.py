@@ -16,16 +16,31 @@ from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import PendingReason
 from adlro.services.orchestrator.explain.waits import waits
-from adlro.services.orchestrator.ledger import transitions
+from adlro.services.orchestrator.ledger import occupancy, transitions
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.ledger.warm import warm
 from adlro.state import candidate_table
 from adlro.state import scene as observe
+from adlro.state.gangs import NEVER
 from adlro.state.observation import Observation
 from tests.dense import fits_now
-from tests.ledgers import job, node, queue
+from tests.ledgers import job, node, queue, small_cluster
+
+
+def test_a_packed_set_is_told_to_other_threads_once_it_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explanations read it beside the decisions; they may come at any moment of the working-out."""
+    layout, asked = Ledger(small_cluster()).layout, job(1, gpu_count=2).spec
+    work_out, told = vars(occupancy)["fill_packed_nodes"], []
+
+    def interrupted(*given: Any) -> None:
+        monkeypatch.setattr(occupancy, "fill_packed_nodes", work_out)
+        told.append(layout.packed_nodes(asked).tolist())
+        work_out(*given)
+
+    monkeypatch.setattr(occupancy, "fill_packed_nodes", interrupted)
+    assert layout.packed_nodes(asked).tolist() == told[0] == [1, 1, NEVER]
 
 
 def reason_of(ledger: Ledger, job_id: str) -> tuple[PendingReason, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobSpec, JobType, PendingReason
+from adlro.records.redaction import explanation_without_others
 from adlro.records.waiting import GpuObstacle, WaitingChangeKind, WaitingExplanation
+from adlro.services.orchestrator.explain import obstacles as obstacles_module
 from adlro.services.orchestrator.explain.obstacles import changes, fitting_count, obstacles, with_change
-from adlro.services.orchestrator.explain.waiting import ANOTHER, explanation, redacted, see
+from adlro.services.orchestrator.explain.waiting import explanation, see
 from adlro.services.orchestrator.explain.waits import waits
-from adlro.services.orchestrator.forecasts.explaining import without_others
 from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.occupancy import Occupancy
 
 MODELS = ("big", "small")
 
@@ -159,27 +162,68 @@ def test_every_change_that_is_named_makes_the_job_fit(data: st.DataObject) -> No
         assert str(change.value) in change.sentence or change.value in (0, 1)
 
 
-@given(
-    sentence=st.lists(
-        st.one_of(
-            st.integers(1, 60).map(lambda n: f"job-{n}"), st.sampled_from(["waits for", "(", "stopped for", "."])
-        ),
-        max_size=8,
-    ).map(" ".join),
-    own=st.sets(st.integers(1, 60)),
-)
-def test_a_redacted_explanation_names_ones_own_jobs_alone(sentence: str, own: set[int]) -> None:
-    mine = {f"job-{number}" for number in own} | {"job-61"}
-    raw = WaitingExplanation(
-        "job-61", 0.0, PendingReason.RESERVED, sentence, 1, 2, no_expected_start=f"because {sentence}"
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_changes_are_the_least_that_make_the_job_fit(data: st.DataObject) -> None:
+    """As trying figure after figure finds them."""
+    ledger = Ledger(cluster())
+    occupancy = ledger.occupancy
+    for node in range(3):
+        occupancy.cores_free[node] = data.draw(st.integers(0, 8))
+        occupancy.memory_free_mib[node] = data.draw(st.integers(0, 32_768))
+    occupancy.idle[:] = data.draw(st.lists(st.booleans(), min_size=12, max_size=12))
+    kept = np.array(data.draw(st.lists(st.booleans(), min_size=12, max_size=12)))
+    asked = data.draw(demands)
+    asked["max_node_count"] = min(asked["max_node_count"], asked["gpu_count"]) if asked["gpu_count"] > 1 else 0
+    demand = spec(**asked)
+    if fitting_count(demand, occupancy, kept):
+        return
+
+    def first(kind: WaitingChangeKind, tries: Iterable[int]) -> int | None:
+        fits = (value for value in tries if fitting_count(with_change(demand, kind, value), occupancy, kept))
+        return next(fits, None)
+
+    found = {each.kind: each.value for each in changes(demand, occupancy, kept)}
+    kind = WaitingChangeKind
+    assert found.get(kind.CPU_CORES) == first(kind.CPU_CORES, range(demand.cpu_cores - 1, 0, -1))
+    assert found.get(kind.GPU_COUNT) == first(kind.GPU_COUNT, range(demand.gpu_count - 1, 0, -1))
+    assert found.get(kind.GPU_MEMORY_MIB) == first(
+        kind.GPU_MEMORY_MIB, (each for each in (16_000, 8_000) if each < demand.gpu_memory_mib)
     )
-    seen = redacted(raw, mine.__contains__)
-    for text in (seen.sentence, seen.no_expected_start):
-        words = text.split()
-        assert all(word in mine for word in words if word.startswith("job-"))
-    assert seen.sentence.count(ANOTHER) == sum(
-        word.startswith("job-") and word not in mine for word in sentence.split()
-    )
+    more = (*range(demand.max_node_count + 1, demand.gpu_count), 0) if demand.max_node_count else ()
+    assert found.get(kind.MAX_NODE_COUNT) == first(kind.MAX_NODE_COUNT, more)
+    most_mib = first(kind.MEMORY_MIB, range(demand.memory_mib - 1, 0, -1))
+    if most_mib is not None:
+        rounded_mib = most_mib - most_mib % 256 if most_mib >= 256 else most_mib
+        assert found[kind.MEMORY_MIB] in (rounded_mib, rounded_mib - 256)
+    else:
+        assert kind.MEMORY_MIB not in found
+
+
+def test_a_job_that_asks_for_the_whole_cluster_costs_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of its kinds are thousands, and anybody may ask again and again."""
+    gpus = [tuple(Gpu(f"n{node}/{each}", "big", 16_000) for each in range(8)) for node in range(128)]
+    ledger = Ledger(Cluster("c", tuple(Node(f"n{n}", 64, 524_288 + 997 * n, each) for n, each in enumerate(gpus))))
+    draws = np.random.default_rng(1)
+    ledger.occupancy.cores_free[:] = draws.integers(0, 65, 128)
+    ledger.occupancy.memory_free_mib[:] = draws.integers(0, 524_288, 128)
+    ledger.occupancy.cores_free[0], ledger.occupancy.memory_free_mib[0] = 64, 524_288
+    tried: list[JobSpec] = []
+
+    def counted(demand: JobSpec, occupancy: Occupancy, kept: Any) -> int:
+        tried.append(demand)
+        return fitting_count(demand, occupancy, kept)
+
+    monkeypatch.setattr(obstacles_module, "fitting_count", counted)
+    none = np.zeros(1024, dtype=np.bool_)
+    asked = spec(gpu_count=1024, cpu_cores=64, memory_mib=524_288)
+    found = changes(asked, ledger.occupancy, none)
+    assert [each.kind for each in found] == [WaitingChangeKind.GPU_COUNT]
+    assert len(tried) <= 20, "one kind helps: ten tries find it among a thousand figures"
+    tried.clear()
+    one = spec(gpu_count=512, cpu_cores=64, memory_mib=1, max_node_count=1)
+    changes(one, ledger.occupancy, none)
+    assert len(tried) <= 60
 
 
 def test_counts_are_those_of_the_occupancy_alone() -> None:
@@ -219,7 +263,9 @@ def test_a_submitter_is_told_of_no_other_users_job(data: st.DataObject) -> None:
         entry.job = dataclasses.replace(entry.job, message=wait.text, pending_reason=wait.reason)
         assert reserved in wait.text
         user = entry.job.spec.user
-        shown = str(without_others(told(queue, job_id), user, queue.ledger)).replace(f"'{job_id}'", "")
+        own = {each for each, entry in queue.ledger.entries.items() if entry.job.spec.user == user}
+        seen = explanation_without_others(told(queue, job_id), own.__contains__)
+        shown = str(seen).replace(f"'{job_id}'", "")
         for other in queue.ledger.entries.values():
             if other.job.spec.user != user:
                 assert f"{other.job.job_id} " not in shown

@@ -106,3 +106,55 @@ async def test_the_stream_ends_with_the_drain_with_a_refusal_and_with_an_error(e
     status.error = Unavailable("no status")
     with pytest.raises(Unavailable, match="no status"):
         await anext(failing)
+
+
+async def test_a_slow_watcher_holds_no_other_back_and_nothing_older_follows(ended: asyncio.Future[object]) -> None:
+    """The worker sleeps for an hour for the slow one; a watcher who joins then is as up to date as any other."""
+    status = Status()
+
+    async def counted() -> bytes:
+        status.value = b"%d" % (status.count + 1)
+        return await status.encoded()
+
+    feed = StatusFeed(counted)
+    slow = watched(feed, ended, 3600.0)
+    await anext(slow)
+    slow_waits = asyncio.ensure_future(anext(slow))
+    for _ in range(2):  # the first of them has the worker begin its long sleep, by leaving
+        quick = watched(feed, ended)
+        async with asyncio.timeout(PATIENCE_S):
+            told = [int(await anext(quick)) for _ in range(5)]
+        assert told == sorted(set(told)), "each is newer than the one before"
+        await quick.aclose()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.05)
+    count = status.count
+    await asyncio.sleep(0.05)
+    assert status.count == count, "for the slow one alone it is not worked out that often"
+    slow_waits.cancel()
+
+
+async def test_a_status_that_was_begun_earlier_does_not_replace_a_later_one(ended: asyncio.Future[object]) -> None:
+    begun: asyncio.Queue[asyncio.Future[bytes]] = asyncio.Queue()
+
+    async def encoded() -> bytes:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        begun.put_nowait(answer)
+        return await answer
+
+    feed = StatusFeed(encoded)
+    async with asyncio.timeout(PATIENCE_S):
+        early = watched(feed, ended)
+        first = asyncio.ensure_future(anext(early))
+        (await begun.get()).set_result(b"1")
+        assert await first == b"1"
+        second = asyncio.ensure_future(anext(early))
+        of_worker = await begun.get()
+        late = watched(feed, ended)
+        joined = asyncio.ensure_future(anext(late))
+        (await begun.get()).set_result(b"3")
+        assert await joined == b"3"
+        of_worker.set_result(b"2")
+        assert await second == b"3"
+        third = asyncio.ensure_future(anext(late))
+        (await begun.get()).set_result(b"4")
+        assert await third == b"4"

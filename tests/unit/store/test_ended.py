@@ -60,6 +60,17 @@ async def test_each_move_to_an_end_is_in_the_indexes_at_once(queue: Queue, seed:
     assert await ends(queue, from_s=10.0, to_s=middle.end_s, at_once=4) == within
 
 
+async def test_how_many_ended_in_a_range_is_known_without_reading_them(queue: Queue) -> None:
+    await queue.submit(Random(3), 6)
+    for number, end_s in enumerate((0.0, 1.0, 1.0, 2.5, 3.0), start=1):
+        await queue.move(number, state=JobState.CANCELLED, submit_s=0.0, end_s=end_s, pending_reason=PendingReason.NONE)
+    infinite = float("inf")
+    for from_s in (-infinite, 0.0, 1.0, 2.0, 4.0):
+        for to_s in (None, 0.0, 1.0, 2.5, 9.0):
+            found = await ends(queue, from_s=from_s, to_s=to_s)
+            assert await queue.ended.count(from_s, to_s) == len(found), (from_s, to_s)
+
+
 async def test_a_place_that_is_gone_is_no_end_of_a_list(queue: Queue) -> None:
     await queue.fill(Random(1), 30, 150)
     middle = expected(queue)[5]

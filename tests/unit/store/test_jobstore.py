@@ -56,6 +56,17 @@ async def create(store: JobStore, request_id: str = "", spec: JobSpec = SPEC) ->
     return await store.create(spec, NormalizedJob(0.25), request_id, 1.5)
 
 
+async def test_a_users_jobs_are_known_as_his_also_after_their_end(store: JobStore) -> None:
+    ended = (await create(store)).job
+    anns = (await create(store)).job.job_id
+    bobs = (await create(store, spec=replace(SPEC, user="bob"))).job.job_id
+    await store.move(0, [Move(replace(ended, state=JobState.CANCELLED, submit_s=0.0, end_s=1.0), 0)])
+    asked = [ended.job_id, anns, bobs, "job-999", "no job"]
+    assert await store.owned("ann", asked) == {ended.job_id, anns}
+    assert await store.owned("bob", asked) == {bobs}
+    assert await store.owned("eve", asked) == await store.owned("ann", []) == set()
+
+
 async def test_a_created_job_is_read_back_whole(store: JobStore) -> None:
     created = await create(store)
     job, existing = created.job, created.existing

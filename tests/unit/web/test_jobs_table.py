@@ -48,6 +48,19 @@ def form_of(made: Job, form: str, gpu_id: str) -> Job:
     return ended(started, JobState.FAILED if form == "failed" else JobState.SUCCEEDED)
 
 
+def test_a_submitters_rows_name_no_job_of_others() -> None:
+    """The page reads them with its own token, to which ingest shows all."""
+    table = JobTable()
+    table.take(replace(job(1, "ann"), message="waits for job-2, job-3 and job-4"))
+    table.take(job(2, "bob"))
+    table.take(ended(running(job(3, "ann"), GPU_IDS[0])))
+    chosen, sort = parse_filter(""), Sort("place", descending=False)
+    texts = {
+        user: table.window(chosen, sort, 0, 10, user).rows[0]["message"] for user in (None, "ann") for _ in range(2)
+    }
+    assert texts == {None: "waits for job-2, job-3 and job-4", "ann": "waits for another job, job-3 and another job"}
+
+
 def matches(each: Job, chosen: QueueFilter) -> bool:
     states = chosen.states or {JobState.PENDING, JobState.RUNNING}
     text = f"{each.job_id}\n{each.spec.name}".lower()
