@@ -184,7 +184,7 @@ def _parts(settings: WebSettings, context: ServiceContext, credentials: Credenti
     clients = UserClients(endpoints, credentials)
     epoch = secrets.token_urlsafe(_EPOCH_BYTES)
     limits = (settings.max_sockets, settings.max_sockets_per_session)
-    live = LiveSockets(Hub(picture), feeds, sessions, epoch, limits, context.log)
+    live = LiveSockets(Hub(picture, time.monotonic), feeds, sessions, epoch, limits, context.log)
     parts = Parts(
         settings=settings,
         picture=picture,
