@@ -55,7 +55,11 @@ class _Line:
             return
         self._stamp = stamp
         found = views.content(self.topic, self.viewer, picture, wall_unix_s)
-        if found is None or (self._now is not None and found.same(self._now)):
+        if found is None:
+            # Not known any more: what was known is no state of now. The next one is told whole.
+            self._now = self._before = self._snapshot = self._delta = None
+            return
+        if self._now is not None and found.same(self._now):
             return
         self._before, self._now = self._now, found
         self.base, self.rev = self.rev, revs()

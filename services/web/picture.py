@@ -203,8 +203,16 @@ class Picture:
         self.details[job.job_id] = job
         self.version["details"] += 1
 
-    def take_decisions(self, decisions: Iterable[Decision]) -> None:
-        """New decisions, oldest first."""
+    def take_decisions(self, decisions: Iterable[Decision], *, anew: bool = False) -> None:
+        """New decisions, oldest first.
+
+        Args:
+            decisions: those that follow the known ones.
+            anew: a stream of them begins: what was decided between the known ones and these is not known, so that
+                they are forgotten. A list without a hole can be continued with older ones.
+        """
+        if anew:
+            self.decisions.clear()
         known = {each.decision_id for each in self.decisions}
         for decision in decisions:
             if decision.decision_id not in known:
@@ -230,6 +238,17 @@ class Picture:
         if not self.jobs_complete:
             self.jobs_complete = True
             self.version["complete"] += 1
+
+    def forget(self) -> None:
+        """Nobody has told anything for a while: nothing is known until it is told again, but the cluster's nodes."""
+        self.jobs.drop_except(())
+        self.jobs_complete, self._snapshot = False, None
+        self.status, self.status_live, self.described, self.state = None, False, None, None
+        self.readings, self.decisions_known = {}, False
+        self.decisions.clear()
+        self.take_details((), ())
+        for part in self.version:
+            self.version[part] += 1
 
     # What is derived for all viewers
 
