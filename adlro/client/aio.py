@@ -416,13 +416,23 @@ class AsyncClient:
         return await self._run(calls.explain_waiting(job_id))
 
     async def watch_decisions(
-        self, history: int = 0, *, view: DecisionView = DecisionView.FULL
+        self,
+        history: int = 0,
+        *,
+        view: DecisionView = DecisionView.FULL,
+        missed: Callable[[int], None] | None = None,
     ) -> AsyncIterator[Decision]:
         """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed.
 
         Summaries come several at a time, at most four times a second; they cost the orchestrator little.
+
+        Args:
+            history: number of past decisions.
+            view: SUMMARY: without candidates.
+            missed: called with the number of decisions that don't come because they were read too slowly, before the
+                next decision is yielded.
         """
-        async for decisions in self._follow(follow_decisions(history, view)):
+        async for decisions in self._follow(follow_decisions(history, view, missed)):
             for decision in decisions:
                 yield decision
 

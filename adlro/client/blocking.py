@@ -405,12 +405,24 @@ class Client:
         """Returns why a job waits, what its user could change, and when it is expected to start."""
         return self._run(calls.explain_waiting(job_id))
 
-    def watch_decisions(self, history: int = 0, *, view: DecisionView = DecisionView.FULL) -> Iterator[Decision]:
+    def watch_decisions(
+        self,
+        history: int = 0,
+        *,
+        view: DecisionView = DecisionView.FULL,
+        missed: Callable[[int], None] | None = None,
+    ) -> Iterator[Decision]:
         """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed.
 
         Summaries come several at a time, at most four times a second; they cost the orchestrator little.
+
+        Args:
+            history: number of past decisions.
+            view: SUMMARY: without candidates.
+            missed: called with the number of decisions that don't come because they were read too slowly, before the
+                next decision is yielded.
         """
-        for decisions in self._follow(follow_decisions(history, view)):
+        for decisions in self._follow(follow_decisions(history, view, missed)):
             yield from decisions
 
     def decisions(

@@ -166,8 +166,13 @@ class FollowJobs(Follow[JobEvent]):
         return super().resumes_at_once(error)
 
 
-def follow_decisions(history: int, view: DecisionView) -> Follow[tuple[Decision, ...]]:
-    """WatchDecisions, a message at a time; past decisions are requested only once, not again after a failure."""
+def follow_decisions(
+    history: int, view: DecisionView, missed: Callable[[int], None] | None = None
+) -> Follow[tuple[Decision, ...]]:
+    """WatchDecisions, a message at a time; past decisions are requested only once, not again after a failure.
+
+    `missed` is told how many decisions the server says that this reader does not get, before those of the message.
+    """
     told = False
 
     def request() -> Message:
@@ -179,6 +184,8 @@ def follow_decisions(history: int, view: DecisionView) -> Follow[tuple[Decision,
     def read(message: Any) -> tuple[Decision, ...]:
         nonlocal told
         told = True
+        if message.missed_count and missed is not None:
+            missed(message.missed_count)
         # A server of an older version knows no views, and sends all of one decision.
         alone = [message.decision] if message.HasField("decision") else []
         return tuple([decision_from_proto(each) for each in (*alone, *message.decisions)])

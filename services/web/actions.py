@@ -203,13 +203,21 @@ def _only(given: Given, *names: str) -> None:
             raise InvalidInput(f"there is no field {str(name)[:60]!r}; fields are {', '.join(names)}", field="body")
 
 
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text that can be sent on: JSON also writes halves of characters."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 def _text(given: Given, name: str) -> str:
     value = given.get(name)
     if value is None:
         return ""
-    if not isinstance(value, str):
+    if not _is_text(value):
         raise InvalidInput(f"{name}: must be a text", field=name)
-    return value
+    return str(value)
 
 
 def _needed(given: Given, name: str) -> str:
@@ -225,7 +233,10 @@ def _number(given: Given, name: str, default: float | None) -> float | None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(f"{name}: must be a number", field=name)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidInput(f"{name}: is too large", field=name) from None
 
 
 def _count(given: Given, name: str, default: int) -> int:
@@ -246,7 +257,7 @@ def _flag(given: Given, name: str) -> bool:
 
 def _texts(given: Given, name: str) -> list[str]:
     value = given.get(name) or []
-    if not isinstance(value, list) or len(value) > _MOST_ITEMS or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list) or len(value) > _MOST_ITEMS or not all(map(_is_text, value)):
         raise InvalidInput(f"{name}: must be a list of at most {_MOST_ITEMS} texts", field=name)
     return value
 
@@ -260,6 +271,6 @@ def _mapping(given: Given, name: str) -> Given:
 
 def _labels(given: Given, name: str) -> dict[str, str]:
     value = given.get(name) or {}
-    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value.values()):
+    if not isinstance(value, Mapping) or not all(_is_text(each) for pair in value.items() for each in pair):
         raise InvalidInput(f"{name}: must be an object of texts", field=name)
     return dict(value)

@@ -6,16 +6,24 @@ So the services decide what he gets: a part that they refuse him is left out of 
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from adlro.client import AsyncClient, Credentials, Endpoints
-from adlro.errors import InvalidInput, NotFound, PermissionDenied, Unavailable
+from adlro.errors import (
+    AdlroError,
+    Conflict,
+    DeadlineExceeded,
+    InvalidInput,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
 from adlro.records.decisions import Decision
 from adlro.records.jobs import Job, JobState
 from adlro.records.matrices import Telemetry, TelemetryBlock
@@ -32,7 +40,7 @@ from adlro.services.web.documents import (
 )
 from adlro.services.web.gantt import BUCKETS, MAX_BARS, OUTCOMES, gantt_document
 from adlro.services.web.picture import Layout, Picture, readings_of
-from adlro.services.web.questions import or_none, real, whole
+from adlro.services.web.questions import LATEST_S, or_none, real, whole
 from adlro.services.web.sessions import Session
 from adlro.services.web.viewers import Viewer
 from adlro.services.web.views import VALUES, gpu_document, values_of
@@ -40,10 +48,10 @@ from adlro.services.web.views import VALUES, gpu_document, values_of
 _TIMEOUT_S: Final = 10.0
 # A person waits for the answer: a service that restarts is given a moment.
 _PATIENCE_S: Final = 2.0
+_FIRST_WORDS_S: Final = 2.0
+_LOOK_EVERY_S: Final = 0.05
 _EVIDENCE: Final = 5
 _ATTEMPTS: Final = 50
-_BARS: Final = 5000
-_LATEST_S: Final = 1e12
 _POINTS: Final = 360
 _LONGEST_WINDOW_S: Final = 86_400.0
 _LOG_BYTES: Final = 64 * 1024
@@ -95,7 +103,7 @@ async def job_answer(client: AsyncClient, viewer: Viewer, picture: Picture, job_
     nodes = {} if cluster is None else {gpu.gpu_id: node.node_id for node, gpu in cluster.gpus()}
     capabilities = picture.capabilities if described is None else described.capabilities or picture.capabilities
     models = () if cluster is None else cluster.gpu_models
-    waiting, decision, predictions = await asyncio.gather(
+    (job, waiting), decision, predictions = await asyncio.gather(
         _waiting(client, picture, job),
         or_none(_explained(client, viewer, job)),
         or_none(_predicted(client, viewer, job, models)),
@@ -122,15 +130,25 @@ async def job_answer(client: AsyncClient, viewer: Viewer, picture: Picture, job_
     }
 
 
-async def _waiting(client: AsyncClient, picture: Picture, job: Job) -> dict[str, Any] | None:
-    """Why a job waits: the orchestrator's look at each GPU or, while it is away, the job's record."""
+async def _waiting(client: AsyncClient, picture: Picture, job: Job) -> tuple[Job, dict[str, Any] | None]:
+    """The job, and why it waits: the orchestrator's look at each GPU or, where it tells none, the job's record."""
     if job.state is not JobState.PENDING:
-        return None
-    told = await or_none(client.explain_waiting(job.job_id))
-    if told is not None:
-        return waiting_document(told)
+        return job, None
+    why = "the orchestrator does not answer now"
+    try:
+        return job, waiting_document(await client.explain_waiting(job.job_id))
+    except Conflict:
+        # It was placed, or ended, since its record was read.
+        job = await client.get(job.job_id)
+        if job.state is not JobState.PENDING:
+            return job, None
+        why = "the orchestrator places it at this moment"
+    except (Unavailable, DeadlineExceeded):
+        pass
+    except AdlroError as error:
+        why = error.message
     waiting = picture.jobs.counts(None)["state"]["pending"] if picture.jobs_complete else None
-    return waiting_without_orchestrator(job, picture.jobs.place(job), waiting)
+    return job, waiting_without_orchestrator(job, picture.jobs.place(job), waiting, why)
 
 
 def _model_of(job: Job, decision: Decision) -> str:
@@ -181,21 +199,36 @@ def _whole_characters(data: bytes, *, last: bool) -> bytes:
     return data
 
 
+async def _told(known: Callable[[], bool]) -> None:
+    """Waits a moment for what the streams tell soon: they may just have been opened, with a page that was hidden.
+
+    Raises:
+        Unavailable: it is not known yet.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_FIRST_WORDS_S):
+            while not known():  # noqa: ASYNC110 - the picture has no event for it
+                await asyncio.sleep(_LOOK_EVERY_S)
+    if not known():
+        raise Unavailable("the services have not said yet what the cluster does; try again in a moment")
+
+
 async def gpu_answer(client: AsyncClient, picture: Picture, gpu_id: str, query: Mapping[str, str]) -> dict[str, Any]:
     """A GPU, its last hour, and what ran there."""
     window_s = real(query, "window_s", 3600.0, 1.0, _LONGEST_WINDOW_S)
+    await _told(lambda: picture.cluster is not None and picture.jobs_complete)
     gpu = gpu_document(gpu_id, picture)
     if gpu is None:
         raise NotFound("there is no GPU of this id", field="id")
     from_s = max((picture.time_s(time.time()) or 0.0) - window_s, 0.0)
     telemetry, history = await asyncio.gather(
         client.telemetry(window_s=window_s, gpu_ids=[gpu_id], step_s=window_s / _POINTS),
-        client.query_attempts(from_s, gpu_ids=[gpu_id], max_bars=_BARS),
+        client.query_attempts(from_s, gpu_ids=[gpu_id], max_bars=MAX_BARS),
     )
     ran = sorted((each for each in history.bars or () if each.job_id), key=lambda each: -each.start_s)
     return {
         "gpu": gpu | {"values": values_of(readings_of(telemetry.latest).get(gpu_id, {}))},
-        "series": _series(telemetry, gpu_id),
+        "series": _series(telemetry, gpu_id, lambda unix_s: picture.time_then_s(unix_s, time.time())),
         "attempts": [
             {
                 "job": each.job_id,
@@ -212,20 +245,19 @@ async def gantt_answer(
     client: AsyncClient, viewer: Viewer, picture: Picture, query: Mapping[str, str]
 ) -> dict[str, Any]:
     """What ran where: what ingest tells this user, with the names that he may see."""
-    now_s = picture.time_s(time.time())
-    if now_s is None:
-        raise Unavailable("the services have not said yet what time it is; try again in a moment")
-    to_s = real(query, "to", now_s, 0.0, _LATEST_S)
-    from_s = real(query, "from", max(to_s - 3600.0, 0.0), 0.0, _LATEST_S)
+    await _told(lambda: picture.time_s(time.time()) is not None)
+    now_s = picture.time_s(time.time()) or 0.0
+    to_s = real(query, "to", now_s, 0.0, LATEST_S)
+    from_s = real(query, "from", max(to_s - 3600.0, 0.0), 0.0, LATEST_S)
     if from_s >= to_s:
         raise InvalidInput("from: must be before to", field="from")
     gpu_ids = [each for each in query.get("gpus", "").split(",") if each]
     max_bars = whole(query, "max_bars", MAX_BARS, 1, MAX_BARS)
     layout = picture.layout if picture.cluster is not None else Layout.of(await client.cluster())
-    history, differing = await asyncio.gather(
-        client.query_attempts(from_s, to_s, gpu_ids=gpu_ids, max_bars=max_bars, bucket_count=BUCKETS),
-        or_none(differing_attempts(client, viewer, picture, from_s, to_s)),
-    )
+    history = await client.query_attempts(from_s, to_s, gpu_ids=gpu_ids, max_bars=max_bars, bucket_count=BUCKETS)
+    # Occupancy shows no single attempt.
+    asked = None if history.bars is None else differing_attempts(client, viewer, picture, from_s, to_s)
+    differing = None if asked is None else await or_none(asked)
 
     def name_of(job_id: str) -> str | None:
         job = picture.jobs.get(job_id)
@@ -234,38 +266,39 @@ async def gantt_answer(
     return gantt_document(layout, history, now_s, name_of, differing)
 
 
-def _series(telemetry: Telemetry, gpu_id: str) -> dict[str, Any]:
-    """The values of one GPU over time, at most some hundred points: the mean of each group of samples."""
-    times: list[float] = []
+def _series(telemetry: Telemetry, gpu_id: str, time_then_s: Callable[[float], float | None]) -> dict[str, Any]:
+    """The values of one GPU over time; ingest has made steps of them.
+
+    Args:
+        telemetry: of some hundred steps.
+        gpu_id: the GPU.
+        time_then_s: the cluster's time at a wall time, for samples that do not have it.
+    """
+    times: list[float | None] = []
     values: dict[str, list[float]] = {name: [] for name in VALUES.values()}
-    for block in (*telemetry.window,):
+    for block in telemetry.window:
         if gpu_id not in block.gpu_ids:
             continue
         column = block.gpu_ids.index(gpu_id)
-        times.extend(block.cluster_times_s)
+        walls = block.sample_times_unix_s
+        # All samples of a block have it, or none.
+        times.extend(block.cluster_times_s if len(block.cluster_times_s) == len(walls) else map(time_then_s, walls))
         for metric, name in VALUES.items():
             values[name].extend(_column(block, metric, column))
-    step = max(-(-len(times) // _POINTS), 1)
     return {
-        "time_s": [number(time_s) for time_s in times[::step]],
-        "metrics": {name: _thinned(column, step) for name, column in values.items()},
+        "time_s": [None if time_s is None else number(time_s) for time_s in times],
+        "metrics": {
+            name: [round(value, 4) if math.isfinite(value) else None for value in column]
+            for name, column in values.items()
+        },
     }
 
 
 def _column(block: TelemetryBlock, metric: Any, column: int) -> list[float]:
     found = block.columns.get(metric)
     if found is None:
-        return [float("nan")] * len(block.cluster_times_s)
+        return [math.nan] * len(block.sample_times_unix_s)
     return [float(each) for each in found.raw[:, column]]
-
-
-def _thinned(values: list[float], step: int) -> list[float | None]:
-    found: list[float | None] = []
-    for at in range(0, len(values), step):
-        part = np.array(values[at : at + step])
-        known = part[np.isfinite(part)]
-        found.append(round(float(known.mean()), 4) if len(known) else None)
-    return found
 
 
 async def policies_answer(client: AsyncClient, reports_dir: str) -> dict[str, Any]:
@@ -316,7 +349,10 @@ def _comparing(other: str, reports_dir: str) -> str:
 
 
 async def capacity_answer(client: AsyncClient, query: Mapping[str, str], models: Collection[str]) -> dict[str, Any]:
-    """The GPUs of each model, how many are free, and on how many a job of this size would fit now.
+    """The GPUs of each model, how many are free, and on how many at most a job of this size would fit now.
+
+    The orchestrator counts by model and tells the cores and the memory of the node that has most of them free: on the
+    other nodes there may be less.
 
     Args:
         client: the user's.
@@ -352,8 +388,13 @@ async def capacity_answer(client: AsyncClient, query: Mapping[str, str], models:
         and each.largest_free_cpu_cores >= cpu_cores
         and each.largest_free_memory_mib >= memory_mib
     )
-    verb = "is" if fitting == 1 else "are"
-    sentence = f"{fitting} free {'GPU' if fitting == 1 else 'GPUs'} {verb} large enough now; the job asks for {wanted}."
+    if fitting == 0:
+        found = "No free GPU is large enough now"
+    elif fitting == 1:
+        found = "At most 1 free GPU is large enough now"
+    else:
+        found = f"Up to {fitting} free GPUs are large enough now"
+    sentence = f"{found}; the job asks for {wanted}."
     return {"models": list(shown.values()), "fits": {"gpu_count": fitting, "sentence": sentence}}
 
 

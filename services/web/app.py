@@ -137,10 +137,16 @@ class _Routes:
         if logins is None:
             return Response(status_code=204)
         address = request.client.host if request.client else ""
-        logins.sessions.count_try(address)
         token = (await _body(request)).get("token")
-        session = await logins.begin(token.strip()) if isinstance(token, str) else None
-        if session is None:
+        logins.sessions.count_try(address)
+        try:
+            session = await logins.begin(token.strip()) if isinstance(token, str) else None
+        except BaseException:
+            logins.sessions.forgive_try(address)  # ingest has not refused it
+            raise
+        if session is not None:
+            logins.sessions.forgive_try(address)
+        else:
             self._parts.log.warning("login refused", address=address)
             raise Unauthenticated("nobody has this token; `adlro token` makes one, and an operator adds its line")
         old = await self._session(request)

@@ -14,7 +14,7 @@ from adlro.errors import InvalidInput, PermissionDenied
 from adlro.records.decisions import Decision, DecisionBasis, DecisionFilter
 from adlro.services.web.documents import decided_prediction, decision_document, decision_row, number
 from adlro.services.web.picture import Picture
-from adlro.services.web.questions import or_none, real, whole
+from adlro.services.web.questions import LATEST_S, or_none, real, whole
 from adlro.services.web.viewers import Viewer
 
 _SHOWN: Final = 32
@@ -22,7 +22,8 @@ _PAGE: Final = 100
 # Decisions of one moment come together, so that the next page goes on before it; of a virtual clock that may be many.
 _LARGEST_PAGE: Final = 2000
 _DIFFERING: Final = 1000
-_LATEST_S: Final = 1e12
+# Decisions that place nothing are told too: so many are read at most.
+_MOST_READ: Final = 5000
 
 
 async def decision_answer(client: AsyncClient, decision_id: str) -> dict[str, Any]:
@@ -60,8 +61,8 @@ def decision_filter(query: Mapping[str, str]) -> DecisionFilter:
     Raises:
         InvalidInput: a parameter is not right.
     """
-    from_s = real(query, "from", 0.0, 0.0, _LATEST_S) if query.get("from") else None
-    to_s = real(query, "to", 0.0, 0.0, _LATEST_S) if query.get("to") else None
+    from_s = real(query, "from", 0.0, 0.0, LATEST_S) if query.get("from") else None
+    to_s = real(query, "to", 0.0, 0.0, LATEST_S) if query.get("to") else None
     basis = None
     if name := query.get("basis", ""):
         with suppress(ValueError):
@@ -85,7 +86,7 @@ async def differing_attempts(
 ) -> set[tuple[str, int]] | None:
     """The attempts of a time that the shadow policy would have started otherwise; None: there is no shadow.
 
-    The newest ones, if they are very many.
+    The newest ones, if they are very many: of the last _MOST_READ decisions that differed.
     """
     if not viewer.sees_all:
         raise PermissionDenied("a submitter does not get decisions")
@@ -93,9 +94,11 @@ async def differing_attempts(
         return None
     found: set[tuple[str, int]] = set()
     chosen = DecisionFilter(from_s=from_s, to_s=to_s, differs_only=True)
+    read = 0
     async for decision in client.decisions(chosen, page_size=_DIFFERING):
+        read += 1
         if decision.placement.gpus:
             found.add((decision.job_id, decision.attempt))
-        if len(found) >= _DIFFERING:
+        if len(found) >= _DIFFERING or read >= _MOST_READ:
             break
     return found

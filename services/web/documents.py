@@ -245,8 +245,8 @@ def waiting_document(told: WaitingExplanation) -> dict[str, Any]:
     }
 
 
-def waiting_without_orchestrator(job: Job, place: int | None, queue_length: int | None) -> dict[str, Any]:
-    """Why a job waits, from its record alone."""
+def waiting_without_orchestrator(job: Job, place: int | None, queue_length: int | None, why: str) -> dict[str, Any]:
+    """Why a job waits, from its record alone; `why` the orchestrator tells no more."""
     return {
         "category": reason_name(job),
         "sentence": job.message,
@@ -256,7 +256,7 @@ def waiting_without_orchestrator(job: Job, place: int | None, queue_length: int 
         "advice": [],
         "start": None,
         "record": None,
-        "no_start": "the orchestrator does not answer now",
+        "no_start": why,
     }
 
 

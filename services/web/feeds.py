@@ -28,7 +28,7 @@ STATUS_EVERY_S: Final = 0.5
 DESCRIBED_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 _HEALTH_EVERY_S: Final = 1.5
-# While one is away.
+# While one is not live.
 _HEALTH_SOON_S: Final = 0.3
 READINGS_EVERY_S: Final = 1.0
 # A stream to a service that is away ends within this time.
@@ -41,6 +41,10 @@ _LONGEST_DELAY_S: Final = 1.0
 _DECISIONS_BEFORE: Final = 200
 # A page that opens several jobs asks for them one after the other.
 _TOGETHER_S: Final = 0.02
+# One stream tells all jobs that somebody follows; for others it is opened anew so often at most, after its snapshot.
+_DETAILS_EVERY_S: Final = 0.5
+# A snapshot that takes longer is not waited for.
+_DETAILS_WITHIN_S: Final = 5.0
 # The stream by which a service is known to answer, though nothing changes.
 _STREAM_OF: Final = {"ingest": "jobs", "orchestrator": "status", "decompose": "state"}
 # Whether their services answer is told by other streams.
@@ -100,7 +104,11 @@ class Feeds:
         self._wanted_at_s: dict[str, float] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._revision: int | None = None
+        # The jobs that somebody follows, and those that the open stream was asked for.
         self._job_ids: frozenset[str] = frozenset()
+        self._asked_ids: frozenset[str] = frozenset()
+        self._details_began_s = 0.0
+        self._details_told = False
         self._gpu_ids: frozenset[str] = frozenset()
         self._running_since_s: dict[str, float] = {}
         self._serves_again = {name: asyncio.Event() for name in SOURCES}
@@ -129,10 +137,9 @@ class Feeds:
             wanted.add("decisions")
         self._gpu_ids = gpu_ids
         wanted |= ({"details"} if job_ids else set()) | ({"readings"} if gpu_ids else set())
-        # Jobs that nobody follows any more are left out when another one comes, or when they are many.
-        if not job_ids <= self._job_ids or len(self._job_ids) > 2 * len(job_ids) + _MOST_LEFT:
+        if job_ids:
             self._job_ids = job_ids
-            if "details" in self._tasks:
+            if "details" in self._tasks and self._may_ask_anew(now_s):
                 self._tasks.pop("details").cancel()
         for kind in wanted:
             self._wanted_at_s[kind] = now_s
@@ -142,13 +149,27 @@ class Feeds:
             if now_s - self._wanted_at_s[kind] > self._idle_s:
                 self._tasks.pop(kind).cancel()
                 if kind == "details":
-                    self._job_ids = frozenset()
+                    self._job_ids = self._asked_ids = frozenset()
                     self._picture.take_details((), ())
         if not self._tasks and self._client is not None:
             client, self._client = self._client, None
+            # What was told before is no state of now: pages that come back are told nothing of it.
+            self._picture.forget()
+            self._revision = None
+            self._running_since_s.clear()
             for name in SOURCES:
                 self._set(name, "connecting", "")
             self._spawn(client.close(), "close streams")
+
+    def _may_ask_anew(self, now_s: float) -> bool:
+        """Whether the stream of details is to be opened anew: for other jobs than it was asked for, and not too soon.
+
+        Jobs that nobody follows any more are left out when another one comes, or when they are many.
+        """
+        if self._job_ids <= self._asked_ids and len(self._asked_ids) <= 2 * len(self._job_ids) + _MOST_LEFT:
+            return False
+        open_s = now_s - self._details_began_s
+        return open_s >= (_DETAILS_EVERY_S if self._details_told else _DETAILS_WITHIN_S)
 
     async def close(self) -> None:
         """Closes all streams."""
@@ -202,7 +223,7 @@ class Feeds:
             try:
                 await run(client)
             except AdlroError as error:
-                del self._running_since_s[kind]
+                self._running_since_s.pop(kind, None)
                 if kind not in _BESIDE:
                     self._set(source, "away", error.message)
             if time.monotonic() - began_s > _LONGEST_DELAY_S:
@@ -272,8 +293,9 @@ class Feeds:
 
     async def _details(self, client: AsyncClient) -> None:
         """WatchJobs of the jobs whose page is open: all of them, however long ago they ended."""
+        self._details_began_s, self._details_told = time.monotonic(), False
         await asyncio.sleep(_TOGETHER_S)
-        asked = self._job_ids
+        asked = self._asked_ids = self._job_ids
         found: dict[str, Job] | None = {}
         events = client.watch(job_filter=JobFilter(job_ids=asked), patience_s=0.0)
         async with _closing(events):
@@ -286,7 +308,7 @@ class Feeds:
                     found[event.job.job_id] = event.job
                 elif event.kind is JobEventKind.SNAPSHOT_END and found is not None:
                     self._picture.take_details(asked, found.values())
-                    found = None
+                    self._details_told, found = True, None
 
     async def _readings(self, client: AsyncClient) -> None:
         """GetTelemetry of the GPUs whose page is open: their newest raw values."""
@@ -318,12 +340,21 @@ class Feeds:
 
     async def _decisions(self, client: AsyncClient) -> None:
         """WatchDecisions, in short: only while somebody looks at decisions."""
-        count = 0
-        async for decision in client.watch_decisions(_DECISIONS_BEFORE, view=DecisionView.SUMMARY):
-            self._picture.take_decisions([decision])
-            count += 1
-            if count % _EVENTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        count, missed = 0, 0
+
+        def note(number: int) -> None:
+            nonlocal missed
+            missed += number
+
+        decisions = client.watch_decisions(_DECISIONS_BEFORE, view=DecisionView.SUMMARY, missed=note)
+        async with _closing(decisions):
+            async for decision in decisions:
+                if missed:
+                    return  # read too slowly: begun anew, with the newest ones
+                self._picture.take_decisions([decision], anew=count == 0)
+                count += 1
+                if count % _EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     async def _health(self) -> None:
         """A service that hangs, or behind a line that is cut, ends no stream: it is asked whether it serves."""
@@ -334,19 +365,21 @@ class Feeds:
             "cluster": self._endpoints.cluster,
         }
         while True:
-            away = any(each.state == "away" for each in self.sources.values())
-            async with _ticking(_HEALTH_SOON_S if away else _HEALTH_EVERY_S):
+            live = all(each.state == "live" for each in self.sources.values())
+            async with _ticking(_HEALTH_EVERY_S if live else _HEALTH_SOON_S):
                 answers = await asyncio.gather(*(_serves(each, self._credentials) for each in addresses.values()))
                 for (name, address), serves in zip(addresses.items(), answers, strict=True):
                     if not serves and self.sources[name].state != "away":
                         self._set(name, "away", f"{name} at {address} does not serve now")
-                    elif serves and self.sources[name].state == "away" and self._lives(name):
+                    elif serves and self.sources[name].state != "live" and self._lives(name):
                         self._set(name, "live", "")
                     elif serves and self.sources[name].state == "away":
                         self._serves_again[name].set()
 
     def _lives(self, name: str) -> bool:
         """Whether a source has an open stream that says nothing, because nothing changes."""
+        if name == "ingest" and not self._picture.jobs_complete:
+            return False  # its snapshot is under way
         since_s = self._running_since_s.get(_STREAM_OF.get(name, ""))
         return since_s is not None and time.monotonic() - since_s > _SETTLED_S
 

@@ -109,14 +109,14 @@ def _numbers_of_status(status: OrchestratorStatus) -> dict[str, Any]:
 
 
 def _gpus(picture: Picture) -> dict[str, Any]:
-    """The cluster's size, which everybody may know."""
+    """The cluster's size, which everybody may know; of the allocated GPUs those that are usable, as a part of these."""
     if picture.cluster is None:
         return dict.fromkeys(("gpu_count", "usable_gpus", "allocated_gpus", "lost_gpu_count"))
-    layout = picture.layout
-    allocated = len(picture.jobs.holders.keys() & layout.index.keys()) if picture.jobs_complete else None
+    layout, usable = picture.layout, picture.usable_ids()
+    allocated = len(picture.jobs.holders.keys() & usable) if picture.jobs_complete else None
     return {
         "gpu_count": len(layout.gpu_ids),
-        "usable_gpus": picture.usable_count(),
+        "usable_gpus": len(usable),
         "allocated_gpus": allocated,
         "lost_gpu_count": sum(1 for each in picture.lost_gpu_ids if each in layout.index),
     }

@@ -1,17 +1,20 @@
 """Topics that browsers follow: one state of each for all who see the same, revisions, deltas, acknowledgements.
 
-Pure: no I/O and no clock; who calls `tick` says what time it is. A browser acknowledges each frame. With
-`UNACKNOWLEDGED` frames of a key on their way nothing more of it is sent, and the browser is told that it grows stale;
-after acknowledgements it gets the whole state. So a slow browser costs a few frames, and knows that it is slow.
+No I/O; who calls `tick` says what time it is. A browser acknowledges each frame. With `UNACKNOWLEDGED` frames of a key
+on their way nothing more of it is sent, and the browser is told that it grows stale; after acknowledgements it gets the
+whole state. So a slow browser costs a few frames, and knows that it is slow.
+
+A round makes frames for `ROUND_S` at most, and the next one goes on with the topics that have waited longest, in turn
+for each user. So who follows very much waits longer himself, and nobody else does.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from adlro.errors import AdlroError
 from adlro.services.web import frames, topics, views
@@ -22,8 +25,10 @@ from adlro.services.web.views import Content
 
 UNACKNOWLEDGED: Final = 4
 SUBSCRIPTIONS: Final = 16
-# What a topic of jobs refuses is looked at again: a job may be deleted, a GPU removed.
+ROUND_S: Final = 0.1
 _LineKey = tuple[str, tuple[str, ...]]
+# A user's name; where nobody logs in, a connection.
+_Owner: TypeAlias = "str | Tab"
 Message = str | bytes
 
 
@@ -34,6 +39,7 @@ class _Line:
         self.topic = topic
         self.viewer = viewer
         self.followers = 0
+        self.turn = 0
         self.rev = 0
         self.base = 0
         self._stamp: tuple[int, ...] = ()
@@ -49,7 +55,11 @@ class _Line:
             return
         self._stamp = stamp
         found = views.content(self.topic, self.viewer, picture, wall_unix_s)
-        if found is None or (self._now is not None and found.same(self._now)):
+        if found is None:
+            # Not known any more: what was known is no state of now. The next one is told whole.
+            self._now = self._before = self._snapshot = self._delta = None
+            return
+        if self._now is not None and found.same(self._now):
             return
         self._before, self._now = self._now, found
         self.base, self.rev = self.rev, revs()
@@ -112,13 +122,20 @@ class Hub:
 
     Args:
         picture: the services' state.
+        now_s: a clock that never goes back, for the limit of a round; one that stands still: there is no limit.
     """
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, now_s: Callable[[], float] = float) -> None:
         self._picture = picture
+        self._now_s = now_s
         self._lines: dict[_LineKey, _Line] = {}
         self._tabs: dict[Tab, None] = {}
         self._revs = itertools.count(1)
+        self._turns = itertools.count(1)
+        # When each user's topics had a turn last.
+        self._served: dict[_Owner, int] = {}
+        # What may be spent on answers at once until the next round.
+        self._at_once_s = ROUND_S
 
     @property
     def tabs(self) -> Sequence[Tab]:
@@ -171,9 +188,7 @@ class Hub:
             line = self._lines[line_key] = _Line(topic, tab.viewer)
         line.followers += 1
         tab.subscriptions[key] = _Subscription(line)
-        if not line.known:
-            line.refresh(self._picture, wall_unix_s, self._next_rev)
-        return [] if tab.asleep else self._due(tab, key, wall_unix_s)
+        return [] if tab.asleep else self._answers(tab, [key], wall_unix_s)
 
     def unsubscribe(self, tab: Tab, key: str) -> None:
         """Follows a topic no more."""
@@ -199,13 +214,13 @@ class Hub:
         tab.asleep = True
 
     def wake(self, tab: Tab, wall_unix_s: float) -> list[Message]:
-        """A browser shows the page again: it gets the whole state of each topic."""
+        """A browser shows the page again: it gets the whole present state of each topic."""
         if not tab.asleep:
             return []
         tab.asleep = False
         for subscription in tab.subscriptions.values():
             subscription.last_rev = 0
-        return [message for key in list(tab.subscriptions) for message in self._due(tab, key, wall_unix_s)]
+        return self._answers(tab, list(tab.subscriptions), wall_unix_s)
 
     def tick(self, wall_unix_s: float, busy: Callable[[Tab], bool]) -> list[tuple[Tab, list[Message]]]:
         """What is to be sent now, to each connection.
@@ -214,21 +229,62 @@ class Hub:
             wall_unix_s: now.
             busy: whether what was sent to a connection has not left yet: it gets nothing more.
         """
-        for line in self._lines.values():
+        began_s, self._at_once_s = self._now_s(), ROUND_S
+        found: dict[Tab, list[Message]] = {}
+        for line, followers in self._turns_of([tab for tab in self._tabs if not tab.asleep and not busy(tab)]):
             line.refresh(self._picture, wall_unix_s, self._next_rev)
-        found = []
-        for tab in list(self._tabs):
-            if tab.asleep or busy(tab):
-                continue
-            messages = [message for key in list(tab.subscriptions) for message in self._due(tab, key, wall_unix_s)]
-            if messages:
-                found.append((tab, messages))
+            for tab in followers:
+                if messages := self._due(tab, line.topic.key, wall_unix_s):
+                    found.setdefault(tab, []).extend(messages)
+            if self._now_s() - began_s >= ROUND_S:
+                break
+        return list(found.items())
+
+    def _turns_of(self, tabs: Sequence[Tab]) -> Iterator[tuple[_Line, list[Tab]]]:
+        """The topics of some connections, each with those that follow it, in the order in which it is their turn.
+
+        One topic of each user after another; of a user's topics the one that has waited longest.
+        """
+        followers: dict[_Line, list[Tab]] = {}
+        lines: dict[_Owner, dict[_Line, None]] = {}
+        for tab in tabs:
+            mine = lines.setdefault(tab.viewer.user or tab, {})
+            for subscription in tab.subscriptions.values():
+                followers.setdefault(subscription.line, []).append(tab)
+                mine[subscription.line] = None
+        # Forgets who is not here any more.
+        self._served = {owner: self._served.get(owner, 0) for owner in lines}
+        waiting = deque(
+            (owner, deque(sorted(lines[owner], key=lambda each: each.turn)))
+            for owner in sorted(lines, key=lambda each: self._served[each])
+        )
+        while waiting:
+            owner, its = waiting.popleft()
+            # Another user's turn may have been that of the same topic.
+            while its and its[0] not in followers:
+                its.popleft()
+            if its:
+                line = its.popleft()
+                line.turn = self._served[owner] = next(self._turns)
+                yield line, followers.pop(line)
+                waiting.append((owner, its))
+
+    def _answers(self, tab: Tab, keys: Sequence[str], wall_unix_s: float) -> list[Message]:
+        """What a connection gets at once of some topics; the others have their turn in the next round."""
+        found: list[Message] = []
+        for key in keys:
+            if self._at_once_s <= 0.0:
+                break
+            began_s = self._now_s()
+            tab.subscriptions[key].line.refresh(self._picture, wall_unix_s, self._next_rev)
+            found += self._due(tab, key, wall_unix_s)
+            self._at_once_s -= self._now_s() - began_s
         return found
 
     def _due(self, tab: Tab, key: str, wall_unix_s: float) -> list[Message]:
         subscription = tab.subscriptions[key]
         line = subscription.line
-        # A job that is deleted, and one that the first snapshot turned out not to have.
+        # Looked at again: a job may be deleted, a GPU removed, and the first snapshot may not have them.
         if problem := views.check(line.topic, tab.viewer, self._picture):
             self.unsubscribe(tab, key)
             return [_refused(key, problem.message)]

@@ -96,10 +96,11 @@ class _Connection:
         self.ended.set()
 
     async def close(self) -> None:
-        """Closes the socket, if it is open still."""
+        """Closes the socket, if it is open still; a page that does not read is not waited for."""
         if self._websocket.application_state is WebSocketState.CONNECTED:
-            with suppress(WebSocketDisconnect, RuntimeError, OSError):
-                await self._websocket.close(self._code)
+            with suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await self._websocket.close(self._code)
 
     def count(self, cost: float = 1.0) -> bool:
         """Counts a message; False: the page sends too many."""
@@ -122,7 +123,7 @@ class LiveSockets:
         feeds: where that comes from.
         sessions: the logins.
         epoch: a name of this process, by which a page notices that another one answers.
-        limits: the most sockets, and the most of one login.
+        limits: the most sockets, and the most of one user, over all of his logins.
         log: for what goes wrong.
     """
 
@@ -151,9 +152,10 @@ class LiveSockets:
         """One page's connection, from its handshake to its end."""
         await websocket.accept()
         if words := self._full(session):
-            with suppress(WebSocketDisconnect, RuntimeError, OSError):
-                await websocket.send_text(frames.control("bye", reason="limit", text=words))
-                await websocket.close(_TRY_LATER)
+            with suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await websocket.send_text(frames.control("bye", reason="limit", text=words))
+                    await websocket.close(_TRY_LATER)
             return
         tab = self._hub.open(viewer)
         connection = self._connections[tab] = _Connection(websocket, tab, session)
@@ -222,12 +224,15 @@ class LiveSockets:
                 await asyncio.gather(*ending)
 
     def _full(self, session: Session | None) -> str:
-        most, most_of_session = self._limits
+        most, most_of_user = self._limits
         if len(self._connections) >= most:
             return f"{most} pages are open, which is the most; close one, or try again later"
-        if session is not None and session.sockets >= most_of_session:
-            return f"this login has {most_of_session} pages open, which is the most; close one"
+        if session is not None and self._count_of(session.viewer.user) >= most_of_user:
+            return f"{session.viewer.user} has {most_of_user} pages open, which is the most; close one"
         return ""
+
+    def _count_of(self, user: str) -> int:
+        return sum(1 for each in self._connections.values() if each.tab.viewer.user == user)
 
     def _want(self) -> None:
         """Opens the streams that the pages need now."""

@@ -130,6 +130,17 @@ class Picture:
             told.append(clock.time_s + passed_s)
         return max(told, default=None)
 
+    def time_then_s(self, then_unix_s: float, wall_unix_s: float) -> float | None:
+        """The time of the cluster's clock at an earlier wall time, as if it had run evenly since; None: not known.
+
+        Args:
+            then_unix_s: the earlier time.
+            wall_unix_s: now.
+        """
+        now_s = self.time_s(wall_unix_s)
+        scale = 1.0 if self.clock is None else self.clock.scale
+        return None if now_s is None else now_s - (wall_unix_s - then_unix_s) * scale
+
     @property
     def clock(self) -> Clock | None:
         """The cluster's clock."""
@@ -203,8 +214,16 @@ class Picture:
         self.details[job.job_id] = job
         self.version["details"] += 1
 
-    def take_decisions(self, decisions: Iterable[Decision]) -> None:
-        """New decisions, oldest first."""
+    def take_decisions(self, decisions: Iterable[Decision], *, anew: bool = False) -> None:
+        """New decisions, oldest first.
+
+        Args:
+            decisions: those that follow the known ones.
+            anew: a stream of them begins: what was decided between the known ones and these is not known, so that
+                they are forgotten. A list without a hole can be continued with older ones.
+        """
+        if anew:
+            self.decisions.clear()
         known = {each.decision_id for each in self.decisions}
         for decision in decisions:
             if decision.decision_id not in known:
@@ -231,6 +250,17 @@ class Picture:
             self.jobs_complete = True
             self.version["complete"] += 1
 
+    def forget(self) -> None:
+        """Nobody has told anything for a while: nothing is known until it is told again, but the cluster's nodes."""
+        self.jobs.drop_except(())
+        self.jobs_complete, self._snapshot = False, None
+        self.status, self.status_live, self.described, self.state = None, False, None, None
+        self.readings, self.decisions_known = {}, False
+        self.decisions.clear()
+        self.take_details((), ())
+        for part in self.version:
+            self.version[part] += 1
+
     # What is derived for all viewers
 
     def _once(self, name: str, make: Callable[[], T], *parts: str) -> T:
@@ -254,8 +284,8 @@ class Picture:
         """The jobs of one user that have each GPU now, by GPU."""
         return self._once("holders", self._made_holders, "jobs").get(user, {})
 
-    def usable_count(self) -> int:
-        """Number of GPUs that are neither lost nor on a drained node."""
+    def usable_ids(self) -> frozenset[str]:
+        """The GPUs that are neither lost nor on a drained node."""
         return self._once("usable", self._made_usable, "status", "described", "cluster")
 
     def _made_holders(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -268,9 +298,9 @@ class Picture:
                     mine[gpu_id] = (*mine.get(gpu_id, ()), job_id)
         return found
 
-    def _made_usable(self) -> int:
+    def _made_usable(self) -> frozenset[str]:
         lost, drained, layout = set(self.lost_gpu_ids), set(self.drained_node_ids), self.layout
-        return sum(1 for each in layout.gpu_ids if each not in lost and layout.node_of[each] not in drained)
+        return frozenset(each for each in layout.gpu_ids if each not in lost and layout.node_of[each] not in drained)
 
     def _made_state(self) -> Plane:
         layout, index = self.layout, self.layout.index

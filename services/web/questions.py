@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from adlro.errors import AdlroError, InvalidInput
 
 T = TypeVar("T")
+
+LATEST_S: Final = 1e12
+"""The latest time that a question may name, seconds of the cluster's clock."""
 
 
 def whole(query: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -183,8 +183,8 @@ def _parts(settings: WebSettings, context: ServiceContext, credentials: Credenti
     sessions = Sessions(settings.session_idle_s, settings.session_limit_s, time.monotonic)
     clients = UserClients(endpoints, credentials)
     epoch = secrets.token_urlsafe(_EPOCH_BYTES)
-    limits = (settings.max_sockets, settings.max_sockets_per_session)
-    live = LiveSockets(Hub(picture), feeds, sessions, epoch, limits, context.log)
+    limits = (settings.max_sockets, settings.max_sockets_per_user)
+    live = LiveSockets(Hub(picture, time.monotonic), feeds, sessions, epoch, limits, context.log)
     parts = Parts(
         settings=settings,
         picture=picture,

@@ -72,7 +72,7 @@ class Sessions:
         return iter(tuple(self._sessions.values()))
 
     def count_try(self, address: str) -> None:
-        """Counts a try to log in from an address.
+        """Counts a try to log in from an address; `forgive_try` takes it back unless its token is refused.
 
         Raises:
             LimitExceeded: there were too many of late.
@@ -87,11 +87,17 @@ class Sessions:
         if len(tries) >= TRIES:
             left_s = TRIES_WITHIN_S - (now_s - tries[0])
             raise LimitExceeded(
-                f"{TRIES} tries to log in within a minute are the most; try again in {left_s:.0f} s",
+                f"{TRIES} refused tries to log in within a minute are the most; try again in {left_s:.0f} s",
                 reason="TOO_MANY_TRIES",
                 retry_after_s=left_s,
             )
         tries.append(now_s)
+
+    def forgive_try(self, address: str) -> None:
+        """The last try from an address was none: its token was right, or nobody could say; many may share one."""
+        tries = self._tries.get(address)
+        if tries:
+            tries.pop()
 
     def begin(self, caller: Caller, token: str) -> Session:
         """A new login of a token's user."""

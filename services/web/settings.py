@@ -34,8 +34,8 @@ class WebSettings(ServiceSettings):
     # On a full machine the page's process gives way to the services, as `nice` does; 0: it does not.
     niceness: int = Field(default=10, ge=0, le=19)
     max_sockets: int = Field(default=200, ge=1, le=10_000)
-    # Of one login.
-    max_sockets_per_session: int = Field(default=10, ge=1, le=1000)
+    # Of one user, over all of his logins; where nobody logs in, without effect.
+    max_sockets_per_user: int = Field(default=10, ge=1, le=1000)
     # A login ends after so long without a request, and after so long in any case.
     session_idle_s: float = Field(default=3600.0, ge=1, le=604_800)
     session_limit_s: float = Field(default=43_200.0, ge=1, le=604_800)

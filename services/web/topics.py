@@ -130,6 +130,8 @@ def canonical(name: str, texts: list[tuple[str, str]]) -> str:
 
 def _decoded(text: str) -> str:
     try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError:
+        found = unquote(text, errors="strict")
+        found.encode()  # half a character, which JSON can write, is none
+        return found
+    except UnicodeError:
         raise InvalidInput("a value is UTF-8", field="key") from None

@@ -233,7 +233,7 @@ def _queue_delta(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[M
     old, new = before["rows"], after["rows"]
     if len(old) != len(new):
         return None
-    rows = {str(at): row for at, row in enumerate(new) if row is not old[at] and row != old[at]}
+    rows = {str(at): row for at, row in enumerate(new) if row != old[at]}
     if len(rows) > len(new) * _MOST_ROWS_RATIO:
         return None
     data: dict[str, Any] = {"total": after["total"], "rows": rows}

@@ -211,8 +211,8 @@ async def test_a_page_that_talks_nonsense_or_too_much_is_let_go_with_a_word(worl
         await live.until(lambda live: "" in live.page.refused)
 
 
-async def test_so_many_pages_of_one_login_and_no_more(redis_url, tmp_path):
-    async with page_here(redis_url, tmp_path, max_sockets=5, max_sockets_per_session=2) as world:
+async def test_so_many_pages_of_one_user_and_no_more(redis_url, tmp_path):
+    async with page_here(redis_url, tmp_path, max_sockets=5, max_sockets_per_user=2) as world:
         async with AsyncExitStack() as stack:
             for user in ("ann", "bob"):
                 browser = await world.logged_in(user)
@@ -221,7 +221,7 @@ async def test_so_many_pages_of_one_login_and_no_more(redis_url, tmp_path):
                     await live.until(lambda live: "hello" in live.told)
             async with browser.live() as third:
                 bye = await third.until_closed()
-            assert (bye["reason"], "this login has 2 pages open" in bye["text"]) == ("limit", True)
+            assert (bye["reason"], "bob has 2 pages open" in bye["text"]) == ("limit", True)
             one_more = await world.logged_in("rea")
             fifth = await stack.enter_async_context(one_more.live())
             await fifth.until(lambda live: "hello" in live.told)

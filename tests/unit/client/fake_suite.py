@@ -620,7 +620,7 @@ class _Services:
         for _ in range(request.history):
             decision = self._decision("job-1")
             if request.view == orchestrator_service_pb2.DECISION_VIEW_SUMMARY:
-                yield orchestrator_service_pb2.WatchDecisionsResponse(decisions=[decision])
+                yield orchestrator_service_pb2.WatchDecisionsResponse(decisions=[decision], missed_count=3)
                 return
             yield orchestrator_service_pb2.WatchDecisionsResponse(decision=decision)
         with self.suite.condition:

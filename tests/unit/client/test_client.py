@@ -296,6 +296,9 @@ def test_decisions_policies_and_drains(suite: FakeSuite, client: Client) -> None
     assert "busy" in decision.masked[0].reason
     assert client.explain(decision_id="d-1").decision_id == "d-1"
     assert next(client.watch_decisions(history=1)).summary == decision.summary
+    missed: list[int] = []
+    decisions = client.watch_decisions(history=1, view=DecisionView.SUMMARY, missed=missed.append)
+    assert (next(decisions).summary, missed) == (decision.summary, [3])
     assert next(client.watch_decisions(history=1, view=DecisionView.SUMMARY)).summary == decision.summary
     listed = list(client.decisions(DecisionFilter(job_id="job-1")))
     assert [each.decision_id for each in listed] == ["d-1-4", "d-1-3", "d-1-2", "d-1-1"]

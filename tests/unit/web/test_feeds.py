@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -11,15 +12,19 @@ import pytest
 
 from adlro.client import AsyncClient, Credentials, Endpoints
 from adlro.errors import Unavailable
+from adlro.records.decisions import Decision, DecisionView
+from adlro.records.events import ClusterDescription
 from adlro.records.jobs import Job, JobState
-from adlro.records.matrices import MetricColumn, Telemetry, TelemetryBlock
+from adlro.records.matrices import ClusterPlanes, MetricColumn, Telemetry, TelemetryBlock
 from adlro.records.status import OrchestratorStatus
 from adlro.records.telemetry import Metric, Unit
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobOrder, JobPage, JobView
 from adlro.services.web import feeds as module
 from adlro.services.web.feeds import Feeds
+from adlro.services.web.hub import Hub
 from adlro.services.web.picture import Picture
-from tests.unit.web.world import GPU_IDS, description, ended, job, running, status
+from adlro.services.web.viewers import EVERYBODY
+from tests.unit.web.world import GPU_IDS, cluster_state, decision, description, ended, job, running, status
 
 NOWHERE = "127.0.0.1:1"
 END = JobEvent(JobEventKind.SNAPSHOT_END, None, 7)
@@ -171,8 +176,9 @@ async def test_all_of_the_jobs_that_somebody_follows_is_read(feeds: Feeds, pictu
 async def test_the_streams_follow_what_pages_show(
     feeds: Feeds, picture: Picture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = Client()
+    client = Client(told(job(1)), told(job(1), job(2)), [])
     monkeypatch.setattr(module, "client_of", lambda *_: client)
+    monkeypatch.setattr(module, "_DETAILS_EVERY_S", 0.0)
     monkeypatch.setattr(feeds, "_keep", lambda kind, _source, run, given: run(given) if kind in OWN else _nothing())
     monkeypatch.setattr(feeds, "_health", _nothing)
     picture.take_description(description(), 0.0)
@@ -181,7 +187,7 @@ async def test_the_streams_follow_what_pages_show(
         feeds.want(frozenset({"head"}), nobody, nobody)
         assert "details" not in feeds._tasks
         feeds.want(frozenset({"job"}), frozenset({"job-1"}), nobody)
-        await until(lambda: len(client.watched) == 1)
+        await until(lambda: "job-1" in picture.details)
         feeds.want(frozenset({"job"}), frozenset({"job-1"}), nobody)
         first = feeds._tasks["details"]
         # Another one is asked for together with the first; one that is left is not asked for anew.
@@ -204,6 +210,162 @@ OWN = ("details", "readings")
 
 async def _nothing() -> None:
     await asyncio.Event().wait()
+
+
+async def test_one_who_opens_jobs_all_the_time_keeps_no_job_from_others(
+    feeds: Feeds, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Client):
+        async def watch(self, *given: Any, **named: Any) -> AsyncIterator[JobEvent]:
+            self.watched.append((None, named["job_filter"], JobView.FULL))
+            await asyncio.sleep(0.05)
+            for event in told(job(2)):
+                yield event
+            await asyncio.Event().wait()
+
+    client = Slow()
+    monkeypatch.setattr(module, "client_of", lambda *_: client)
+    monkeypatch.setattr(feeds, "_keep", lambda kind, _source, run, given: run(given) if kind in OWN else _nothing())
+    monkeypatch.setattr(feeds, "_health", _nothing)
+    nobody: frozenset[str] = frozenset()
+    try:
+        number, last = 1000, frozenset({"job-2"})
+        feeds.want(frozenset({"job"}), last, nobody)
+        began_s = time.monotonic()
+        while (picture.details_known != last or number < 1100) and time.monotonic() < began_s + 20.0:
+            if number < 1100:
+                number += 1
+                last = frozenset({"job-2", f"job-{number}"})
+            feeds.want(frozenset({"job"}), last, nobody)
+            await asyncio.sleep(0.01)
+            # Once it is known, it stays so.
+            assert "job-2" in picture.details or len(client.watched) <= 1
+        assert picture.details_known == last
+        # A hundred subscriptions in a second or a little more: not a stream for each.
+        assert 2 <= len(client.watched) <= 20
+    finally:
+        await feeds.close()
+
+
+async def test_a_stream_of_decisions_that_begins_anew_leaves_no_hole(feeds: Feeds, picture: Picture) -> None:
+    class Deciding(Client):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tells = [(range(1, 4), 0), (range(8, 10), 0), (range(9, 12), 5), (range(14, 17), 0)]
+            self.closed = 0
+
+        async def watch_decisions(self, history: int, *, view: DecisionView, missed: Any) -> AsyncIterator[Decision]:
+            assert (history, view) == (200, DecisionView.SUMMARY)
+            numbers, lost = self.tells.pop(0)
+            try:
+                for number in numbers:
+                    # The last one comes with the number of those before it that do not.
+                    if lost and number == numbers[-1]:
+                        missed(lost)
+                    yield decision(number)
+            finally:
+                self.closed += 1
+
+    def shown() -> list[str]:
+        return [each.decision_id for each in picture.decisions]
+
+    client = Deciding()
+    await feeds._decisions(as_client(client))
+    assert shown() == ["d-1-3", "d-1-2", "d-1-1"]
+    await feeds._decisions(as_client(client))
+    assert shown() == ["d-1-9", "d-1-8"]
+    await feeds._decisions(as_client(client))
+    assert (shown(), client.closed) == (["d-1-10", "d-1-9"], 3)
+    await feeds._decisions(as_client(client))
+    assert shown() == ["d-1-16", "d-1-15", "d-1-14"]
+
+
+class Restarting(Client):
+    """Services whose streams tell something the first time they are opened, and nothing the second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = 0
+
+    async def watch(self, after_revision: int | None = None, *_: Any, **named: Any) -> AsyncIterator[JobEvent]:
+        if after_revision is None and not self.opened:
+            for event in told(job(2)):
+                yield event
+        await asyncio.Event().wait()
+
+    async def describe_cluster(self) -> ClusterDescription:
+        if self.opened:
+            await asyncio.Event().wait()
+        return description()
+
+    async def watch_status(self, _: float) -> AsyncIterator[OrchestratorStatus]:
+        if not self.opened:
+            yield status(queue_length=640)
+        await asyncio.Event().wait()
+
+    async def watch_cluster_planes(self, *, min_interval_s: float) -> AsyncIterator[ClusterPlanes]:
+        if not self.opened:
+            yield cluster_state()
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.opened += 1
+
+
+async def test_streams_that_were_closed_for_a_while_come_back_with_nothing_old(
+    feeds: Feeds, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = True
+
+    async def serves(*_: object) -> bool:
+        return serving
+
+    client, hub = Restarting(), Hub(picture)
+    monkeypatch.setattr(module, "client_of", lambda *_: client)
+    monkeypatch.setattr(module, "_serves", serves)
+    feeds._idle_s = 0.0
+    nobody: frozenset[str] = frozenset()
+    hidden = hub.open(EVERYBODY)
+    try:
+        feeds.want(frozenset({"head"}), nobody, nobody)
+        await until(lambda: all(each.state == "live" for each in feeds.sources.values()))
+        assert [len(hub.subscribe(hidden, key, 1.0)) for key in ("head", "queue", "gpus")] == [1, 1, 1]
+        hub.sleep(hidden)
+        await asyncio.sleep(0.01)
+        feeds.want(nobody, nobody, nobody)
+        await until(lambda: client.opened == 1)
+        assert {each.state for each in feeds.sources.values()} == {"connecting"}
+        # The next time nobody tells anything: no page is told anything either.
+        serving = False
+        feeds.want(frozenset({"head"}), nobody, nobody)
+        assert hub.wake(hidden, 3600.0) == []
+        assert hub.tick(3600.5, lambda _: False) == []
+        assert [hub.subscribe(hub.open(EVERYBODY), key, 3601.0) for key in ("head", "queue", "gpus")] == [[], [], []]
+        assert not picture.status_live
+    finally:
+        await feeds.close()
+
+
+async def test_a_source_that_has_an_open_stream_and_serves_is_live_though_nothing_changes(
+    feeds: Feeds, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serves(*_: object) -> bool:
+        return True
+
+    client = Restarting()
+    client.opened = 1
+    monkeypatch.setattr(module, "client_of", lambda *_: client)
+    monkeypatch.setattr(module, "_serves", serves)
+    # Its jobs are known, so that it goes on from there.
+    picture.begin_snapshot()
+    picture.end_snapshot()
+    feeds._revision = 7
+    nobody: frozenset[str] = frozenset()
+    try:
+        feeds.want(frozenset({"head"}), nobody, nobody)
+        await until(lambda: {feeds.sources[each].state for each in ("ingest", "decompose")} == {"live"})
+    finally:
+        await feeds.close()
 
 
 async def test_an_orchestrator_that_is_away_has_no_figures_of_now(feeds: Feeds, picture: Picture) -> None:

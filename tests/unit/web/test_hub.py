@@ -246,9 +246,101 @@ def test_nothing_is_sent_when_nothing_has_changed_nor_to_a_hidden_or_a_busy_page
     picture.take_job(running(job(4), GPU_IDS[0]))
     assert [tab for tab, _ in hub.tick(2.0, lambda tab: tab is busy)] == [awake]
     (whole,) = hub.wake(hidden, 3.0)
-    assert frame_of(whole).base is None
-    # It has missed no revision, so a difference will do.
+    assert (frame_of(whole).base, frame_of(whole).data["rows"][3]["state"]) == (None, "running")
+    # The busy one has missed no revision, so a difference will do.
     assert [frame_of(messages[0]).base is None for _, messages in hub.tick(4.0, lambda _: False)] == [False]
+
+
+class Costly:
+    """A clock that goes on by the making of contents alone, a hundredth of a second for each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[str] = []
+        make = views.content
+
+        def content(topic: topics.Topic, viewer: Viewer, picture: Picture, wall_unix_s: float) -> views.Content | None:
+            self.made.append(topic.key)
+            return make(topic, viewer, picture, wall_unix_s)
+
+        monkeypatch.setattr(views, "content", content)
+
+    def now_s(self) -> float:
+        return len(self.made) / 100.0
+
+
+def greedy(hub: Hub, viewer: Viewer, tabs: int) -> list[Browser]:
+    """Pages that follow as many topics as they may, each another one."""
+    browsers = [Browser(hub, viewer) for _ in range(tabs)]
+    for number, each in enumerate(browsers):
+        for at in range(SUBSCRIPTIONS):
+            each.line.extend(hub.subscribe(each.tab, f"queue?count={number * SUBSCRIPTIONS + at + 1}", 0.0))
+    return browsers
+
+
+def test_a_round_has_a_limit_and_one_login_with_many_topics_delays_nobody_else(monkeypatch):
+    clock = Costly(monkeypatch)
+    picture = known(job(1))
+    hub = Hub(picture, clock.now_s)
+    many, one = greedy(hub, OPS, 10), Browser(hub, REA)
+    for key in ("queue", "gpus", "queue?count=1&filter=user%3Abob"):
+        one.line.extend(hub.subscribe(one.tab, key, 0.0))
+    # What could not be answered at once is told in the rounds that follow.
+    for now in range(1, 18):
+        tick(hub, [*many, one], float(now))
+    for each in [*many, one]:
+        each.deliver(100)
+        each.acknowledge(100)
+        assert set(each.page.state) == set(each.tab.subscriptions)
+    rounds = 0
+    tell(picture, running(job(1), GPU_IDS[0]), job(2, "bob"))
+    while not all(each.line for each in many):
+        made = len(clock.made)
+        tick(hub, [*many, one], 20.0 + rounds)
+        rounds += 1
+        assert len(clock.made) - made <= 11
+        assert len(one.line) == 3
+    assert 10 <= rounds <= 16
+    for _ in range(16 - rounds):
+        tick(hub, [*many, one], 40.0)
+    assert [len(each.line) for each in many] == [SUBSCRIPTIONS] * 10
+
+
+def test_answers_at_once_have_a_limit_between_two_rounds(monkeypatch):
+    clock = Costly(monkeypatch)
+    picture = known(job(1))
+    hub = Hub(picture, clock.now_s)
+    (browser,) = greedy(hub, OPS, 1)
+    assert len(browser.line) == len(clock.made) == 11
+    tick(hub, [browser], 1.0)
+    assert len(browser.line) == SUBSCRIPTIONS
+    # A page that hides and shows itself again and again, while jobs change.
+    made = len(clock.made)
+    for number in range(50):
+        tell(picture, running(job(1), GPU_IDS[number % 4]))
+        hub.sleep(browser.tab)
+        browser.line.extend(hub.wake(browser.tab, 2.0))
+    assert len(clock.made) - made <= 11
+    for _ in range(3):
+        tick(hub, [browser], 3.0)
+        browser.deliver(100)
+        browser.acknowledge(100)
+    assert all(len(each["rows"]) == 1 for each in browser.page.state.values())
+
+
+def test_what_is_followed_by_hidden_pages_alone_is_not_made_and_is_the_present_state_when_they_wake(monkeypatch):
+    clock = Costly(monkeypatch)
+    picture = known(job(1))
+    hub = Hub(picture)
+    browser = Browser(hub, EVERYBODY)
+    hub.subscribe(browser.tab, "queue", 0.0)
+    hub.sleep(browser.tab)
+    made = len(clock.made)
+    picture.take_job(running(job(1), GPU_IDS[0]))
+    assert hub.tick(1.0, lambda _: False) == []
+    assert len(clock.made) == made
+    (whole,) = hub.wake(browser.tab, 2.0)
+    assert frame_of(whole).data["rows"][0]["state"] == "running"
+    assert hub.tick(3.0, lambda _: False) == []
 
 
 def test_what_nobody_follows_costs_nothing():

@@ -202,3 +202,12 @@ def test_the_wait_and_the_failures_of_the_last_hour():
     assert shown["failed_ratio_1h"] == 0.5
     assert shown["wait_p95_s"] == pytest.approx(np.percentile([40.0, 58.0, 68.0], 95))
     assert shown["running_by_model"] == {"volta": 1}
+
+
+def test_allocated_gpus_are_a_part_of_the_usable_ones():
+    # Jobs still run on a node that is drained, and on a GPU that is lost.
+    picture = known(*(running(job(number), gpu_id) for number, gpu_id in enumerate(GPU_IDS, start=1)))
+    assert [head(picture, REA, 1.0)[each] for each in ("allocated_gpus", "usable_gpus", "gpu_count")] == [5, 5, 5]
+    picture.take_status(status(drained_node_ids=("turing-0",)))
+    picture.take_description(description(GPU_IDS[:1]), 0.0)
+    assert [head(picture, REA, 1.0)[each] for each in ("allocated_gpus", "usable_gpus", "gpu_count")] == [2, 2, 5]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from adlro.errors import InvalidInput, NotFound, Unavailable
-from adlro.placement import Placement
+from adlro.errors import (
+    AdlroError,
+    Conflict,
+    DeadlineExceeded,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+    Unsupported,
+)
+from adlro.placement import NOWHERE, Placement
 from adlro.records.capacity import ClusterCapacity, GpuModelCapacity
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import (
@@ -25,15 +35,15 @@ from adlro.records.decisions import (
     MaskedGroup,
 )
 from adlro.records.history import AttemptBars, AttemptHistory, AttemptOccupancy, AttemptOutcome, RowKind
-from adlro.records.jobs import JobType, PendingReason
+from adlro.records.jobs import Job, JobType, PendingReason
 from adlro.records.matrices import MetricColumn, Telemetry, TelemetryBlock
 from adlro.records.predictions import PredictionBasis
 from adlro.records.status import OrchestratorStatus, ShadowStatus
 from adlro.records.telemetry import Metric, Unit
 from adlro.records.waiting import ExpectedStart, GpuObstacle, WaitingChange, WaitingChangeKind, WaitingExplanation
-from adlro.services.web import folders
-from adlro.services.web.api import capacity_answer, gantt_answer, gpu_answer, policies_answer
-from adlro.services.web.decisions import decisions_answer
+from adlro.services.web import api, folders
+from adlro.services.web.api import capacity_answer, gantt_answer, gpu_answer, job_answer, policies_answer
+from adlro.services.web.decisions import decisions_answer, differing_attempts
 from adlro.services.web.documents import (
     decided_prediction,
     decision_document,
@@ -41,7 +51,7 @@ from adlro.services.web.documents import (
 )
 from adlro.services.web.gantt import gantt_document
 from adlro.services.web.picture import Picture
-from tests.unit.web.world import ANN, CLUSTER, GPU_IDS, REA, decision, job, known, status
+from tests.unit.web.world import ANN, CLUSTER, GPU_IDS, REA, decision, description, job, known, running, status
 
 NAMES: dict[str, str | None] = {"job-1": "one"}
 
@@ -235,7 +245,9 @@ class Past:
 OTHERS = AttemptOutcome.UNSPECIFIED
 
 
-async def test_a_readers_bars_tell_where_the_shadow_differed_and_a_submitter_asks_for_none():
+async def test_a_readers_bars_tell_where_the_shadow_differed_and_a_submitter_asks_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+):
     picture = known(job(1), job(2, "bob"))
     picture.take_status(status(shadow=ShadowStatus("fcfs")))
     for viewer, differs in ((REA, [True, False]), (ANN, [None, None])):
@@ -248,8 +260,44 @@ async def test_a_readers_bars_tell_where_the_shadow_differed_and_a_submitter_ask
         assert shown["bars"]["name"] == ["train 1", None]
     with pytest.raises(InvalidInput, match="before to"):
         await gantt_answer(cast(Any, Past()), REA, picture, {"from": "10", "to": "10"})
+    monkeypatch.setattr(api, "_FIRST_WORDS_S", 0.01)
     with pytest.raises(Unavailable):
         await gantt_answer(cast(Any, Past()), REA, Picture(), {})
+
+
+async def test_where_the_past_is_told_as_occupancy_no_decisions_are_asked_for():
+    class Full(Past):
+        async def query_attempts(self, from_s: float, to_s: float | None = None, **_: Any) -> AttemptHistory:
+            given = AttemptOccupancy(RowKind.NODE, ("volta-0",), (3,), 2, 60.0, bytes([0, 128]), 9000)
+            return AttemptHistory("default", from_s, to_s or 100.0, 9000, occupancy=given)
+
+    picture, past = known(), Full()
+    picture.take_status(status(shadow=ShadowStatus("fcfs")))
+    assert (await gantt_answer(cast(Any, past), REA, picture, {"from": "10"}))["bars"] is None
+    assert past.asked == []
+
+
+async def test_decisions_that_place_nothing_are_read_up_to_a_limit():
+    class Holding:
+        read = 0
+
+        async def decisions(self, chosen: DecisionFilter, page_size: int) -> AsyncIterator[Decision]:
+            while True:
+                self.read += 1
+                yield replace(decision(1, differs=True), placement=NOWHERE)
+
+    picture, client = known(), Holding()
+    picture.take_status(status(shadow=ShadowStatus("fcfs")))
+    assert await differing_attempts(cast(Any, client), REA, picture, 0.0, 100.0) == set()
+    assert client.read == 5000
+
+
+async def test_a_question_that_comes_with_the_first_page_waits_for_the_first_words():
+    picture = Picture()
+    asking = asyncio.create_task(gantt_answer(cast(Any, Past()), ANN, picture, {"from": "10"}))
+    await asyncio.sleep(0.01)
+    picture.take_description(description(), time.time())
+    assert (await asking)["bar_count"] == 2
 
 
 async def test_a_gpu_has_its_values_and_what_ran_there():
@@ -261,6 +309,64 @@ async def test_a_gpu_has_its_values_and_what_ran_there():
     assert [each["job"] for each in shown["attempts"]] == ["job-1"]
     with pytest.raises(NotFound):
         await gpu_answer(cast(Any, past), known(), "nowhere", {})
+
+
+@pytest.mark.parametrize("cluster_times_known", [True, False])
+async def test_the_steps_that_ingest_makes_are_shown_as_they_are(cluster_times_known: bool):
+    count = 361  # ingest's steps of an hour: one more than what was asked for
+    wall = [time.time() - 3600.0 + 10.0 * at for at in range(count)]
+    values = np.linspace(0.0, 1.0, count, dtype=np.float32)[:, None]
+    columns = {Metric.UTILIZATION: MetricColumn(Unit.RATIO, values, values)}
+    times = tuple(float(at) for at in range(count)) if cluster_times_known else ()
+
+    class Stepped(Past):
+        async def telemetry(self, **_: Any) -> Telemetry:
+            block = TelemetryBlock("default", (GPU_IDS[1],), tuple(wall), times, columns)
+            return Telemetry(block, (block,))
+
+    picture = known()
+    series = (await gpu_answer(cast(Any, Stepped()), picture, GPU_IDS[1], {}))["series"]
+    assert series["metrics"]["utilization_ratio"][-1] == 1.0
+    assert {len(each) for each in (series["time_s"], *series["metrics"].values())} == {count}
+    if cluster_times_known:
+        assert series["time_s"] == list(times)
+    else:
+        # By the clock: its time now, and how fast it runs.
+        scale = picture.clock.scale if picture.clock is not None else 1.0
+        steps = np.diff(series["time_s"])
+        assert steps == pytest.approx(np.full(count - 1, 10.0 * scale), rel=0.01)
+
+
+class Waiting:
+    """A job that waits, or waited a moment ago, and an orchestrator that is asked about it."""
+
+    def __init__(self, told: AdlroError, *records: Job) -> None:
+        self.told = told
+        self.records = list(records)
+
+    async def get(self, _: str) -> Job:
+        return self.records.pop(0) if len(self.records) > 1 else self.records[0]
+
+    async def explain_waiting(self, _: str) -> WaitingExplanation:
+        raise self.told
+
+    async def cluster(self) -> Cluster:
+        return CLUSTER
+
+
+async def test_that_the_orchestrator_does_not_answer_is_said_only_where_it_does_not():
+    async def asked(told: AdlroError, *records: Job) -> Any:
+        return await job_answer(cast(Any, Waiting(told, *records)), ANN, known(job(1)), "job-1")
+
+    for away in (Unavailable("away"), DeadlineExceeded("too late")):
+        assert (await asked(away, job(1)))["waiting"]["no_start"] == "the orchestrator does not answer now"
+    older = await asked(Unsupported("ExplainWaiting: this version does not have it"), job(1))
+    assert older["waiting"]["no_start"] == "ExplainWaiting: this version does not have it"
+    # It was placed since its record was read.
+    placed = await asked(Conflict("it does not wait"), job(1), running(job(1), GPU_IDS[0]))
+    assert (placed["waiting"], placed["job"]["state"]) == (None, "running")
+    soon = await asked(Conflict("it does not wait"), job(1))
+    assert soon["waiting"]["no_start"] == "the orchestrator places it at this moment"
 
 
 class Room:
@@ -297,6 +403,9 @@ async def test_what_fits_now_is_what_the_orchestrator_counts(query, models, fitt
         ("turing", 2, 1),
     ]
     assert shown["fits"]["gpu_count"] == fitting
+    # Of a model the orchestrator tells the node with most cores free: on the others it may not fit.
+    words = {0: "No free GPU is", 1: "At most 1 free GPU is"}.get(fitting, f"Up to {fitting} free GPUs are")
+    assert shown["fits"]["sentence"] == f"{words} large enough now; the job asks for 1."
     away = await capacity_answer(cast(Any, Room()), query, models)
     assert (away["fits"], away["models"][0]["free_gpu_count"]) == (None, None)
 

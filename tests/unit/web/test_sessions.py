@@ -145,6 +145,18 @@ def test_five_tries_a_minute_from_an_address(world):
     world.sessions.count_try("10.0.0.1")
 
 
+def test_a_try_that_was_right_or_was_never_judged_does_not_count(world):
+    # Many people may come from one address: through a proxy, or a tunnel.
+    for _ in range(3 * TRIES):
+        world.sessions.count_try("10.0.0.1")
+        world.sessions.forgive_try("10.0.0.1")
+    for _ in range(TRIES):
+        world.sessions.count_try("10.0.0.1")
+    with pytest.raises(LimitExceeded):
+        world.sessions.count_try("10.0.0.1")
+    world.sessions.forgive_try("10.0.0.9")
+
+
 def test_tries_of_many_addresses_do_not_fill_memory(world):
     for number in range(12_000):
         world.sessions.count_try(str(number))

@@ -122,3 +122,9 @@ def test_whatever_is_subscribed_is_followed_or_refused(key):
     hub.tick(1.0, lambda _: False)
     hub.unsubscribe(tab, key)
     assert hub._lines == {}
+
+
+@pytest.mark.parametrize("key", ["queue?filter=\ud800", "gpu?id=\udfff", "queue?filter=a%20\ud800"])
+def test_half_a_character_is_refused_with_words(key):
+    (answer,) = Hub(known(job(1))).subscribe(Hub(known()).open(EVERYBODY), key, 0.0)
+    assert "a value is UTF-8" in str(answer)

@@ -46,7 +46,7 @@ const slower = (drift) => `${typeof drift.suspected === "number" ? `${count(drif
 
 /** @param {{head: any}} props */
 function HeadFigures({ head }) {
-  const allocated = head.usable_gpus ? head.allocated_gpus / head.usable_gpus : null;
+  const allocated = head.usable_gpus && typeof head.allocated_gpus === "number" ? head.allocated_gpus / head.usable_gpus : null;
   const queue = (/** @type {string} */ reason) => (has("queue") ? `/queue?reason=${reason}&state=pending` : undefined);
   const fallback = head.deciding_policy && head.policy && head.deciding_policy !== head.policy;
   const flagged = head.drift?.flagged;
