@@ -157,11 +157,6 @@ class Cluster:
             "wait_p95_s": 374.0,
             "failed_ratio_1h": 0.021,
             "alerts": self.alerts,
-            "history": {
-                "time_s": [self.now_s - 600 + 5 * step for step in range(120)],
-                "queue_length": [100 + round(30 * math.sin(step / 9)) for step in range(120)],
-                "allocated_gpus": [18 + round(6 * math.sin(step / 7)) for step in range(120)],
-            },
         }
 
     def queue(self, values: dict[str, str]) -> dict[str, Any]:
@@ -280,6 +275,8 @@ class Cluster:
                 return self._decision_answer(parts[1])
             case "gantt":
                 return self.gantt(query)
+            case "load":
+                return self.load(float(query.get("span_s") or 3_600))
             case "policies":
                 return self._policies()
             case "capacity":
@@ -444,6 +441,26 @@ class Cluster:
                 "left_out": len(bars["gpu"]),
             }
         return common | {"bars": bars, "occupancy": None}
+
+    def load(self, span_s: float) -> dict[str, Any]:
+        """Curves that come to the present figures of `head`."""
+        times = [self.now_s - span_s * (1 - step / 120) for step in range(121)]
+        early = self.head()["queue_by_reason"].get("begin_time", 0)  # they do not wait yet
+        waiting, allocated = len(self.jobs) - self.running_count - early, self.running_count
+        return {
+            "asked_s": times[0],
+            "from_s": times[0],
+            "now_s": self.now_s,
+            "exact": True,
+            "waiting": {
+                "time_s": times,
+                "count": [*(waiting + round(30 * math.sin(step / 9)) for step in range(120)), waiting],
+            },
+            "allocated": {
+                "time_s": times,
+                "count": [*(allocated + round(6 * math.sin(step / 7)) for step in range(120)), allocated],
+            },
+        }
 
     def _policies(self) -> dict[str, Any]:
         listed = [

@@ -177,6 +177,70 @@ def test_the_map_is_one_stop_for_tab_and_arrows_go_on(server: FakePageServer, wa
     page.get_by_role("heading", name="v100-1/0").wait_for()
 
 
+# --- the curves of the first screen ---
+
+
+def leftmost(page: Any, label: str, tone_name: str) -> float:
+    """Where a curve begins: the first column with its colour, as a share of the canvas' width."""
+    return float(
+        page.evaluate(
+            """([label, colour]) => {
+  const canvas = document.querySelector(`[aria-label^="${label}"] canvas`);
+  const { data, width, height } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const near = (at) => colour.every((part, index) => Math.abs(data[at + index] - part) < 12) && data[at + 3] > 200;
+  for (let x = 0; x < width; x += 1)
+    for (let y = 0; y < height; y += 1) if (near((y * width + x) * 4)) return x / width;
+  return 1;
+}""",
+            [label, tone(page, tone_name)],
+        )
+    )
+
+
+def test_a_fresh_tab_has_the_curves_of_the_last_hour_and_goes_on_from_there(watched: Callable[..., Watched]) -> None:
+    cluster = Cluster()
+    with fake_page_server(cluster) as server:
+        tab = watched(server.url)
+        tab.allowed += ["Multiple readback operations", "WebSocket connection", "ERR_CONNECTION", "Failed to load"]
+        page = tab.open("/")
+        region = page.get_by_role("region", name="The last hour")
+        region.locator("canvas").nth(1).wait_for()
+        # Without a single live point: from the left edge of the plot on.
+        assert leftmost(page, "Jobs that wait", "--tone-1") < 0.15
+        assert leftmost(page, "GPUs allocated", "--tone-3") < 0.15
+        early = cluster.head()["queue_by_reason"]["begin_time"]
+        region.get_by_role("img", name=f"Last: waiting {120 - early} jobs").wait_for()
+
+        # A live point; jobs whose begin time has not come do not wait.
+        server.run(server.tabs[0].delta("head", {"time_s": cluster.now_s + 2, "queue_length": 50, "allocated_gpus": 7}))
+        region.get_by_role("img", name=f"Last: waiting {50 - early} jobs").wait_for()
+        region.get_by_role("img", name="Last: allocated 7 GPUs").wait_for()
+        assert leftmost(page, "Jobs that wait", "--tone-1") < 0.15
+        assert server.requests["load"] == 1
+
+        # What happened while the page's server was away is asked for.
+        cluster.now_s += 10
+        server.restart()
+        region.get_by_role("img", name=f"Last: waiting {120 - early} jobs").wait_for()
+        assert server.requests["load"] == 2
+
+        page.get_by_role("button", name="10 m", exact=True).click()
+        page.get_by_role("region", name="The last 10 minutes").locator("canvas").nth(1).wait_for()
+        page.wait_for_url("**/?last=10m")
+
+
+def test_curves_that_are_not_exact_say_so(watched: Callable[..., Watched]) -> None:
+    class Busy(Cluster):
+        def load(self, span_s: float) -> dict[str, Any]:
+            found = super().load(span_s)
+            return found | {"exact": False, "from_s": found["from_s"] + 600}
+
+    with fake_page_server(Busy()) as server:
+        page = watched(server.url).open("/")
+        page.get_by_text("Too many jobs have ended for all of this time").wait_for()
+        page.get_by_text("Too many starts for single ones").wait_for()
+
+
 # --- the Gantt's canvas ---
 
 
