@@ -204,6 +204,6 @@ export default function Cluster({ query }) {
       ${head ? html`${head.alerts && html`<${Alerts} alerts=${head.alerts} />`}<${HeadFigures} head=${head} />` : html`<${Skeleton} what="The head figures" rows=${4} />`}
     <//>
     <${Map_} query=${query} />
-    <${Panel} title=${`The last ${range[1]}`} view=${view} tools=${html`<${Choice} label="Range of the curves" value=${range[0]} onChange=${(/** @type {string} */ name) => setQuery({ last: name === "1h" ? "" : name })}
+    <${Panel} title=${`The last ${range[1]}`} view=${view} tools=${head && html`<${Choice} label="Range of the curves" value=${range[0]} onChange=${(/** @type {string} */ name) => setQuery({ last: name === "1h" ? "" : name })}
       options=${RANGES.map(([name]) => [name, name.replace(/([mhd])$/, " $1")])} />`}>${head ? html`<${Trend} head=${head} live=${view.state === "live"} range=${range} />` : html`<${Skeleton} what="The curves" rows=${4} />`}<//>`;
 }
