@@ -21,12 +21,11 @@ function load() {
 /**
  * @typedef {object} Line
  * @property {string} name
- * @property {(number | null)[]} values one for each x
+ * @property {(number | null | undefined)[]} values one for each x; null breaks the line, undefined does not
  * @property {string} [tone] number of the categorical colour; default: its place
  * @property {number} [width]
- * @property {[(number | null)[], (number | null)[]]} [band] low and high around the line
- * @property {boolean} [faint] beside others that matter more
- * @property {boolean} [gaps] whether an unknown value breaks the line; otherwise it goes on to the next known one
+ * @property {[(number | null | undefined)[], (number | null | undefined)[]]} [band] low and high around the line
+ * @property {boolean} [faint] beside others that matter more, and not in the legend
  * @property {boolean} [stepped] each value stays until the next
  */
 
@@ -43,7 +42,7 @@ function load() {
 export function Chart({ label, x, lines, axis = "number", unit = "", height = 180, sync = "" }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const plot = useRef(/** @type {any} */ (null));
-  const shape = JSON.stringify([lines.map(({ name, tone, width, band, faint, gaps, stepped }) => [name, tone, width, Boolean(band), faint, gaps, stepped]), axis, unit, height, sync]);
+  const shape = JSON.stringify([lines.map(({ name, tone, width, band, faint, stepped }) => [name, tone, width, Boolean(band), faint, stepped]), axis, unit, height, sync]);
   /** @type {any[]} */
   const columns = [x];
   for (const line of lines) columns.push(line.values, ...(line.band ?? []));
@@ -84,7 +83,7 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
   });
   if (lost) return html`<p class="empty">The curves could not be loaded. Load the page again.</p>`;
   const last = lines.filter((line) => !line.faint).map(({ name, values }) => {
-    const value = values.findLast((each) => each !== null);
+    const value = values.findLast((each) => typeof each === "number");
     return `${name} ${count(value, Number.isInteger(value) ? 0 : 2)}${unit && ` ${unit}`}`;
   }).join(", ");
   return html`<figure class="chart" role="img" aria-label=${`${label}. Last: ${last}.`}><div ref=${box} aria-hidden="true" style=${{ minHeight: `${height}px` }}></div></figure>`;
@@ -97,7 +96,7 @@ function options(uPlot, place, lines, axis, unit, height, sync) {
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
   // While nobody points at the curves, the legend tells their last figures.
   const pointed = (/** @type {any} */ plot, /** @type {number | null} */ value, /** @type {number} */ which) =>
-    (plot.cursor.left ?? -1) < 0 ? plot.data?.[which]?.findLast((/** @type {number | null} */ each) => each !== null) ?? null : value;
+    (plot.cursor.left ?? -1) < 0 ? plot.data?.[which]?.findLast((/** @type {unknown} */ each) => typeof each === "number") ?? null : value;
   /** @type {any[]} */
   const series = [
     {
@@ -116,11 +115,11 @@ function options(uPlot, place, lines, axis, unit, height, sync) {
       const shown = pointed(plot, raw, which);
       return shown === null || shown === undefined ? "–" : `${count(shown, Math.abs(shown) < 10 && !Number.isInteger(shown) ? 2 : 0)}${unit && ` ${unit}`}`;
     };
-    const drawn = { points: { show: false }, spanGaps: line.gaps === false, ...(line.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}) };
-    series.push({ ...drawn, label: line.name, stroke: line.faint ? `${stroke}66` : stroke, width: line.width ?? 1.5, value });
+    const drawn = { points: { show: false }, ...(line.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}) };
+    series.push({ ...drawn, label: line.name, ...(line.faint ? { class: "unlisted" } : {}), stroke: line.faint ? `${stroke}66` : stroke, width: line.width ?? 1.5, value });
     if (!line.band) return;
-    series.push({ ...drawn, label: `${line.name}, lowest`, stroke: `${stroke}55`, width: 1, value });
-    series.push({ ...drawn, label: `${line.name}, highest`, stroke: `${stroke}55`, width: 1, value });
+    series.push({ ...drawn, label: "lowest", stroke: `${stroke}55`, width: 1, value });
+    series.push({ ...drawn, label: "highest", stroke: `${stroke}55`, width: 1, value });
     bands.push({ series: [series.length - 1, series.length - 2], fill: `${stroke}2e` });
   });
   return {
