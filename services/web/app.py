@@ -24,8 +24,9 @@ from adlro.errors import (
     NotFound,
     PermissionDenied,
     Unauthenticated,
+    Unavailable,
 )
-from adlro.services.web import actions, api, decisions, folders, protection
+from adlro.services.web import actions, api, decisions, folders, load, protection
 from adlro.services.web.answers import broken, error_answer, file_answer, json_answer, not_allowed, not_found
 from adlro.services.web.assets import Assets
 from adlro.services.web.gate import Protected
@@ -38,6 +39,9 @@ from adlro.services.web.viewers import EVERYBODY, Viewer
 
 # How long the first page waits for the cluster's own description.
 _FIRST_LOOK_S: Final = 0.5
+# How long a question waits for the table of jobs.
+_SETTLED_WITHIN_S: Final = 3.0
+_LOOK_EVERY_S: Final = 0.05
 # The paths that the page's own script fills.
 PAGES: Final = (
     *("/", "/queue", "/gantt", "/decisions", "/policies", "/learning", "/reports", "/submit", "/login"),
@@ -52,6 +56,7 @@ class Parts:
     Attributes:
         logins: None where there are no users: everybody may do all.
         serving: whether the page answers, for who looks after the process.
+        jobs_settled: whether the picture's table of jobs is that of now.
     """
 
     settings: WebSettings
@@ -63,6 +68,7 @@ class Parts:
     hosts: protection.Hosts
     log: structlog.typing.FilteringBoundLogger
     serving: Callable[[], bool]
+    jobs_settled: Callable[[], bool]
 
     @property
     def tls(self) -> bool:
@@ -91,6 +97,7 @@ def make_app(parts: Parts) -> ASGIApp:
             Route("/api/decisions", routes.decisions),
             Route("/api/decisions/{id}", routes.decision),
             Route("/api/gantt", routes.gantt),
+            Route("/api/load", routes.load),
             Route("/api/policies", routes.policies),
             Route("/api/capacity", routes.capacity),
             Route("/api/runs", routes.runs),
@@ -256,6 +263,19 @@ class _Routes:
         viewer, session = await self._viewer(request)
         client = self._parts.clients.of(session)
         return json_answer(await api.gantt_answer(client, viewer, self._parts.picture, request.query_params))
+
+    async def load(self, request: Request) -> Response:
+        """How many jobs waited and how many GPUs were allocated."""
+        viewer, session = await self._viewer(request)
+        # A page asks as soon as it is open: its streams are just being opened too.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLED_WITHIN_S):
+                while not self._parts.jobs_settled():  # noqa: ASYNC110 - many things together make it so
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        if not self._parts.jobs_settled():
+            raise Unavailable("the jobs are still being read; try again in a moment")
+        client, picture = self._parts.clients.of(session), self._parts.picture
+        return json_answer(await load.load_answer(client, viewer, picture, request.query_params))
 
     async def runs(self, request: Request) -> Response:
         """The trainings."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
@@ -18,7 +18,7 @@ from adlro.client.health import check
 from adlro.errors import AdlroError, DeadlineExceeded
 from adlro.records.decisions import DecisionView
 from adlro.records.jobs import Job
-from adlro.services.web.picture import WINDOW_S, Picture
+from adlro.services.web.picture import LONGEST_WINDOW_S, WINDOW_S, Picture
 
 T = TypeVar("T")
 
@@ -50,6 +50,8 @@ _STREAM_OF: Final = {"ingest": "jobs", "orchestrator": "status", "decompose": "s
 # Whether their services answer is told by other streams.
 _BESIDE: Final = frozenset({"decisions", "details", "readings"})
 _MOST_LEFT: Final = 16
+# Jobs that have ended, of which the table begins with as many in any case.
+_LATELY: Final = 1000
 _ENDED: Final = tuple(each for each in JobState if each.final)
 # Events of a large snapshot are taken in turns with everything else.
 _EVENTS_AT_ONCE: Final = 100
@@ -124,6 +126,11 @@ class Feeds:
         """Whether streams are open."""
         return self._client is not None
 
+    @property
+    def jobs_settled(self) -> bool:
+        """Whether the table of jobs is that of now: its stream is open, and what was missed before has come."""
+        return self._picture.jobs_complete and self._revision is not None and self._lives("ingest")
+
     def want(self, followed: frozenset[str], job_ids: frozenset[str], gpu_ids: frozenset[str]) -> None:
         """Opens the streams that browsers need now, and closes those that nobody has needed for a while.
 
@@ -148,6 +155,10 @@ class Feeds:
         for kind in list(self._tasks):
             if now_s - self._wanted_at_s[kind] > self._idle_s:
                 self._tasks.pop(kind).cancel()
+                if kind == "jobs":
+                    # Who comes later gets no numbers of long ago.
+                    self._revision = None
+                    self._picture.forget_jobs()
                 if kind == "details":
                     self._job_ids = self._asked_ids = frozenset()
                     self._picture.take_details((), ())
@@ -270,13 +281,17 @@ class Feeds:
     async def _jobs_of_now(self, client: AsyncClient) -> int:
         """Takes the jobs that have not ended, and those that ended lately; returns the revision to go on from.
 
+        Lately is the last hour in any case, and up to a day for as long as no more than a thousand jobs ended in it.
+
         Changes are not filtered by time: a cluster that is set up anew begins again at zero.
         """
-        newest = await client.list_page(JobFilter(states=_ENDED), page_size=1, order=JobOrder.ENDED, view=JobView.BASIC)
-        last_end_s = max((job.end_s or 0.0 for job in newest.jobs), default=0.0)
-        lately = JobFilter(active_after_s=max(last_end_s - WINDOW_S, 0.0))
+        newest = await client.list_page(
+            JobFilter(states=_ENDED), page_size=_LATELY, order=JobOrder.ENDED, view=JobView.BASIC
+        )
+        since_s = _lately_s([job.end_s or 0.0 for job in newest.jobs], more=bool(newest.next_page_token))
+        lately = JobFilter(active_after_s=since_s)
         picture, count, revision = self._picture, 0, 0
-        picture.begin_snapshot()
+        picture.begin_snapshot(since_s)
         snapshot = client.watch(None, lately, patience_s=0.0, view=JobView.BASIC)
         async with _closing(snapshot):
             async for event in snapshot:
@@ -382,6 +397,18 @@ class Feeds:
             return False  # its snapshot is under way
         since_s = self._running_since_s.get(_STREAM_OF.get(name, ""))
         return since_s is not None and time.monotonic() - since_s > _SETTLED_S
+
+
+def _lately_s(ends_s: Sequence[float], *, more: bool) -> float:
+    """From when on jobs that have ended are read, cluster time.
+
+    Args:
+        ends_s: the last ends, the last one first.
+        more: there are others before them.
+    """
+    last_s = max(ends_s, default=0.0)
+    longest_s = min(ends_s) if more and ends_s else 0.0
+    return max(min(last_s - WINDOW_S, max(longest_s, last_s - LONGEST_WINDOW_S)), 0.0)
 
 
 async def _serves(address: str, credentials: Credentials) -> bool:

@@ -1,6 +1,6 @@
 """The jobs that the page knows, as columns: filters and orders of ten thousand waiting jobs in milliseconds. No I/O.
 
-Jobs that have ended are kept only for the figures of the last hour: the oldest go.
+Jobs that have ended are kept only for the figures and the curves of the last hours: the oldest go.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from adlro.records.redaction import job_without_others
 from adlro.services.web.documents import job_row
 from adlro.services.web.queue_filter import QueueFilter, Sort
 
-ENDED_KEPT: Final = 5000
+ENDED_KEPT: Final = 20_000
 _FIRST_SLOTS = 1024
 _MOST_CACHED = 200
 _GONE = 0
@@ -36,17 +36,36 @@ class Window:
     counts: Mapping[str, Mapping[str, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """When jobs came, started and ended; (N,) each, cluster time.
+
+    Attributes:
+        job_ids: N.
+        submit_s: nan: the orchestrator has not taken it up.
+        start_s: its last start; nan: none that counts.
+        end_s: inf: it has not ended.
+    """
+
+    job_ids: tuple[str, ...]
+    submit_s: NDArray[np.float64]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+
+
 class JobTable:
     """Jobs by id, with columns for filters, orders and counts.
 
     Attributes:
         version: grows with each change.
         holders: the jobs that have each GPU now, by GPU.
+        known_since_s: all jobs are here that had not ended at this time of the cluster's clock.
     """
 
     def __init__(self, ended_kept: int = ENDED_KEPT) -> None:
         self.version = 0
         self.holders: dict[str, tuple[str, ...]] = {}
+        self.known_since_s = 0.0
         self._ended_kept = ended_kept
         self._ended_count = 0
         self._slots: dict[str, int] = {}
@@ -178,6 +197,17 @@ class JobTable:
         ended = self._of(user) & (columns["end"] >= since_s)
         states = columns["state"][ended]
         return int((states == JobState.SUCCEEDED).sum()), int((states == JobState.FAILED).sum())
+
+    def lives(self, since_s: float, user: str | None) -> Lives:
+        """The jobs that had not ended at a time of the cluster's clock; with the end nan: it is not known."""
+        columns = self._columns
+        end_s = np.where(columns["state"] >= JobState.SUCCEEDED, columns["end"], np.inf)
+        chosen = self._of(user) & ~(end_s <= since_s)
+        ids = [("" if job is None else job.job_id) for job in self._jobs]
+        slots = np.flatnonzero(chosen)
+        return Lives(
+            tuple(ids[slot] for slot in slots.tolist()), columns["submit"][slots], columns["start"][slots], end_s[slots]
+        )
 
     # Below: columns, and what is derived from them once for each version
 
@@ -345,6 +375,7 @@ class JobTable:
     def _drop_oldest_ended(self) -> None:
         ended = np.flatnonzero(self._columns["state"] >= JobState.SUCCEEDED)
         oldest = ended[np.argsort(self._columns["end"][ended], kind="stable")][: len(ended) - self._ended_kept]
+        self.known_since_s = max(self.known_since_s, float(np.nanmax(self._columns["end"][oldest], initial=0.0)))
         for slot in oldest:
             job = self._jobs[slot]
             assert job is not None

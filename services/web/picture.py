@@ -27,6 +27,7 @@ T = TypeVar("T")
 DECISIONS_KEPT: Final = 1000
 # The figures of the past look back so long, in seconds of the cluster's clock.
 WINDOW_S: Final = 3600.0
+LONGEST_WINDOW_S: Final = 86_400.0
 METRICS: Final = tuple(Metric)
 
 _PARTS: Final = ("status", "described", "cluster", "state", "decisions", "complete", "details", "readings")
@@ -231,9 +232,16 @@ class Picture:
         self.decisions_known = True
         self.version["decisions"] += 1
 
-    def begin_snapshot(self) -> None:
-        """The jobs follow in their present state, up to `end_snapshot`."""
+    def begin_snapshot(self, since_s: float = 0.0) -> None:
+        """The jobs follow in their present state, up to `end_snapshot`: all that had not ended at a time."""
         self._snapshot = set()
+        self.jobs.known_since_s = since_s
+
+    def forget_jobs(self) -> None:
+        """Nobody tells what becomes of the jobs from now on: before the next snapshot no number of them is right."""
+        if self.jobs_complete:
+            self.jobs_complete = False
+            self.version["complete"] += 1
 
     def take_job(self, job: Job) -> None:
         """A job in its present state; after the snapshot, a state that is older than the known one is passed over."""

@@ -195,6 +195,7 @@ def _parts(settings: WebSettings, context: ServiceContext, credentials: Credenti
         hosts=Hosts(settings.listen, settings.host_names),
         log=context.log,
         serving=lambda: context.health.serving,
+        jobs_settled=lambda: feeds.jobs_settled,
     )
     return parts, feeds
 

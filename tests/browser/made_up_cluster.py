@@ -13,6 +13,12 @@ TYPES = ("machine_learning", "simulation", "data_processing")
 REASONS = ("resources",) * 14 + ("policy",) * 4 + ("launching", "begin_time", "no_fitting_gpu")
 MODELS = ("v100_sxm2", "rtx6000", "t4")
 METRICS = ("utilization", "memory_used", "temperature", "power")
+RUNS: dict[str, dict[str, Any]] = {
+    "run-a": {"recipe": "gang", "seed": 1, "learning_rate": 1e-3},
+    "run-b": {"recipe": "gang", "seed": 1, "learning_rate": 3e-4},
+    "run-c": {"recipe": "gang", "seed": 2, "learning_rate": 3e-4},
+    "run-d": {"recipe": "dqn", "seed": 1, "learning_rate": 1e-3},
+}
 SCREENS = ("cluster", "queue", "gantt", "decisions", "policies", "learning", "reports", "submit")
 
 
@@ -157,11 +163,6 @@ class Cluster:
             "wait_p95_s": 374.0,
             "failed_ratio_1h": 0.021,
             "alerts": self.alerts,
-            "history": {
-                "time_s": [self.now_s - 600 + 5 * step for step in range(120)],
-                "queue_length": [100 + round(30 * math.sin(step / 9)) for step in range(120)],
-                "allocated_gpus": [18 + round(6 * math.sin(step / 7)) for step in range(120)],
-            },
         }
 
     def queue(self, values: dict[str, str]) -> dict[str, Any]:
@@ -280,6 +281,8 @@ class Cluster:
                 return self._decision_answer(parts[1])
             case "gantt":
                 return self.gantt(query)
+            case "load":
+                return self.load(float(query.get("span_s") or 3_600))
             case "policies":
                 return self._policies()
             case "capacity":
@@ -445,6 +448,26 @@ class Cluster:
             }
         return common | {"bars": bars, "occupancy": None}
 
+    def load(self, span_s: float) -> dict[str, Any]:
+        """Curves that come to the present figures of `head`."""
+        times = [self.now_s - span_s * (1 - step / 120) for step in range(121)]
+        early = self.head()["queue_by_reason"].get("begin_time", 0)  # they do not wait yet
+        waiting, allocated = len(self.jobs) - self.running_count - early, self.running_count
+        return {
+            "asked_s": times[0],
+            "from_s": times[0],
+            "now_s": self.now_s,
+            "exact": True,
+            "waiting": {
+                "time_s": times,
+                "count": [*(waiting + round(30 * math.sin(step / 9)) for step in range(120)), waiting],
+            },
+            "allocated": {
+                "time_s": times,
+                "count": [*(allocated + round(6 * math.sin(step / 7)) for step in range(120)), allocated],
+            },
+        }
+
     def _policies(self) -> dict[str, Any]:
         listed = [
             {
@@ -500,29 +523,26 @@ class Cluster:
             "runs": [
                 {
                     "id": name,
-                    "recipe": "gang",
+                    "recipe": settings["recipe"],
                     "started_unix_s": 1_760_000_000 + 3_600 * index,
                     "state": "ended",
                     "row_count": 40,
                     "last": {"step": 400, "score": 0.5 + 0.1 * index},
                     "baseline": index == 0,
                 }
-                for index, name in enumerate(("run-a", "run-b"))
+                for index, (name, settings) in enumerate(RUNS.items())
             ]
         }
 
     def _run(self, run_id: str) -> dict[str, Any] | None:
-        if run_id not in {"run-a", "run-b"}:
+        if run_id not in RUNS:
             return None
-        steps = list(range(0, 400, 10))
-        best = 0.8 if run_id == "run-a" else 0.9
+        number = list(RUNS).index(run_id)
+        # The third scores at other steps than the others, and has not come as far.
+        steps = list(range(5, 300, 15)) if number == 2 else list(range(0, 400, 10))
         columns = {
             "step": steps,
-            "score": [best - math.exp(-step / 90) for step in steps],
-            "loss": [math.exp(-step / 70) for step in steps],
+            "score": [0.8 + 0.1 * number - math.exp(-step / 90) for step in steps],
+            "loss": [(1 + 0.1 * number) * math.exp(-step / 70) for step in steps],
         }
-        return {
-            "id": run_id,
-            "columns": columns,
-            "settings": {"seed": 1, "learning_rate": 1e-3 if run_id == "run-a" else 3e-4},
-        }
+        return {"id": run_id, "columns": columns, "settings": RUNS[run_id]}

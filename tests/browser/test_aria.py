@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 def test_a_screen_says_what_it_shows(name: str, server: FakePageServer, watched: Callable[..., Watched]) -> None:
     page = watched(server.url).open(SCREENS[name])
     # The curves' library comes when the first curve is drawn.
-    page.wait_for_load_state("networkidle") if name != "gantt" else page.locator("canvas").wait_for()
+    page.wait_for_load_state("networkidle") if name != "gantt" else page.locator(".gantt-rows canvas").wait_for()
+    if name == "gantt":
+        page.locator('.overview canvas[aria-label*="now"]').wait_for()
 
     said = page.locator("body").aria_snapshot() + "\n"
 

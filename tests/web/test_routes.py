@@ -42,6 +42,7 @@ QUESTIONS = {
     "/api/decisions/{id}": ("/api/decisions/d-1-1", roles_of("ExplainDecision")),
     "/api/decisions": ("/api/decisions", roles_of("ListDecisions")),
     "/api/gantt": ("/api/gantt", roles_of("QueryAttempts", "GetCluster")),
+    "/api/load": ("/api/load?span_s=600", roles_of("ListJobs", "QueryAttempts")),
     "/api/policies": ("/api/policies", roles_of("ListPolicies", "GetStatus")),
     "/api/capacity": ("/api/capacity", roles_of("GetCluster", "GetClusterCapacity")),
     "/api/runs": ("/api/runs", READERS),

@@ -21,10 +21,12 @@ function load() {
 /**
  * @typedef {object} Line
  * @property {string} name
- * @property {(number | null)[]} values one for each x
+ * @property {(number | null | undefined)[]} values one for each x; null breaks the line, undefined does not
  * @property {string} [tone] number of the categorical colour; default: its place
  * @property {number} [width]
- * @property {[(number | null)[], (number | null)[]]} [band] low and high around the line
+ * @property {[(number | null | undefined)[], (number | null | undefined)[]]} [band] low and high around the line
+ * @property {boolean} [faint] beside others that matter more, and not in the legend
+ * @property {boolean} [stepped] each value stays until the next
  */
 
 /**
@@ -40,7 +42,7 @@ function load() {
 export function Chart({ label, x, lines, axis = "number", unit = "", height = 180, sync = "" }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const plot = useRef(/** @type {any} */ (null));
-  const shape = JSON.stringify([lines.map(({ name, tone, width, band }) => [name, tone, width, Boolean(band)]), axis, unit, height, sync]);
+  const shape = JSON.stringify([lines.map(({ name, tone, width, band, faint, stepped }) => [name, tone, width, Boolean(band), faint, stepped]), axis, unit, height, sync]);
   /** @type {any[]} */
   const columns = [x];
   for (const line of lines) columns.push(line.values, ...(line.band ?? []));
@@ -59,7 +61,7 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
         return;
       }
       plot.current?.destroy();
-      plot.current = new uPlot(options(place, lines, axis, unit, height, sync), latest.current, place);
+      plot.current = new uPlot(options(uPlot, place, lines, axis, unit, height, sync), latest.current, place);
     };
     void draw();
     const endTheme = onTheme(() => void draw());
@@ -80,18 +82,21 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
     plot.current?.setData(columns);
   });
   if (lost) return html`<p class="empty">The curves could not be loaded. Load the page again.</p>`;
-  const last = lines.map(({ name, values }) => `${name} ${count(values.findLast((value) => value !== null), 2)}${unit && ` ${unit}`}`).join(", ");
+  const last = lines.filter((line) => !line.faint).map(({ name, values }) => {
+    const value = values.findLast((each) => typeof each === "number");
+    return `${name} ${count(value, Number.isInteger(value) ? 0 : 2)}${unit && ` ${unit}`}`;
+  }).join(", ");
   return html`<figure class="chart" role="img" aria-label=${`${label}. Last: ${last}.`}><div ref=${box} aria-hidden="true" style=${{ minHeight: `${height}px` }}></div></figure>`;
 }
 
-/** @param {HTMLElement} place @param {Line[]} lines @param {string} axis @param {string} unit @param {number} height @param {string} sync */
-function options(place, lines, axis, unit, height, sync) {
+/** @param {any} uPlot @param {HTMLElement} place @param {Line[]} lines @param {string} axis @param {string} unit @param {number} height @param {string} sync */
+function options(uPlot, place, lines, axis, unit, height, sync) {
   const ink = colour("--ink-2");
   const grid = { stroke: colour("--line"), width: 1 };
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
   // While nobody points at the curves, the legend tells their last figures.
   const pointed = (/** @type {any} */ plot, /** @type {number | null} */ value, /** @type {number} */ which) =>
-    (plot.cursor.left ?? -1) < 0 ? plot.data?.[which]?.findLast((/** @type {number | null} */ each) => each !== null) ?? null : value;
+    (plot.cursor.left ?? -1) < 0 ? plot.data?.[which]?.findLast((/** @type {unknown} */ each) => typeof each === "number") ?? null : value;
   /** @type {any[]} */
   const series = [
     {
@@ -110,11 +115,12 @@ function options(place, lines, axis, unit, height, sync) {
       const shown = pointed(plot, raw, which);
       return shown === null || shown === undefined ? "–" : `${count(shown, Math.abs(shown) < 10 && !Number.isInteger(shown) ? 2 : 0)}${unit && ` ${unit}`}`;
     };
-    series.push({ label: line.name, stroke, width: line.width ?? 1.5, value, points: { show: false } });
+    const drawn = { points: { show: false }, ...(line.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}) };
+    series.push({ ...drawn, label: line.name, ...(line.faint ? { class: "unlisted" } : {}), stroke: line.faint ? `${stroke}66` : stroke, width: line.width ?? 1.5, value });
     if (!line.band) return;
-    series.push({ label: `${line.name} low`, stroke: "transparent", points: { show: false }, value });
-    series.push({ label: `${line.name} high`, stroke: "transparent", points: { show: false }, value });
-    bands.push({ series: [series.length - 1, series.length - 2], fill: `${stroke}33` });
+    series.push({ ...drawn, label: "lowest", stroke: `${stroke}55`, width: 1, value });
+    series.push({ ...drawn, label: "highest", stroke: `${stroke}55`, width: 1, value });
+    bands.push({ series: [series.length - 1, series.length - 2], fill: `${stroke}2e` });
   });
   return {
     width: place.clientWidth || 300,
@@ -122,7 +128,8 @@ function options(place, lines, axis, unit, height, sync) {
     series,
     bands,
     cursor: sync ? { sync: { key: sync } } : {},
-    scales: { x: { time: false } },
+    // A count is seen against zero.
+    scales: { x: { time: false }, ...(lines.some((line) => line.stepped) ? { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number | null} */ most) => [0, Math.max(1, (most ?? 0) * 1.08)] } } : {}) },
     legend: { live: true },
     axes: [
       { stroke: ink, font, grid, ticks: grid, values: axis === "time" ? (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(clusterTime) : undefined, space: 80 },

@@ -55,9 +55,12 @@ class Client:
         self.asked_gpus: list[list[str]] = []
 
     async def list_page(self, chosen: JobFilter, *, page_size: int, order: JobOrder, view: JobView) -> JobPage:
-        assert page_size == 1
+        assert page_size == 1000
         self.listed.append((chosen, order, view))
-        return JobPage([] if self.last_end_s is None else [ended(running(job(1)), end_s=self.last_end_s)])
+        if self.last_end_s is None:
+            return JobPage([])
+        # A thousand jobs ended in its last second, and others before them.
+        return JobPage([ended(running(job(1)), end_s=self.last_end_s - ago_s) for ago_s in (0.0, 1.0)], "more")
 
     async def watch(
         self,
@@ -130,6 +133,47 @@ async def test_only_jobs_of_now_are_asked_for_and_every_change_after_them(feeds:
     assert known is not None
     assert known.state is JobState.SUCCEEDED
     assert feeds.sources["ingest"].state == "live"
+    assert picture.jobs.known_since_s == 6400.0
+
+
+@pytest.mark.parametrize(
+    ("ends_s", "more", "since_s"),
+    [
+        ([], False, 0.0),
+        ([10_000.0], False, 0.0),
+        ([10_000.0, 9_000.0], True, 6_400.0),
+        ([10_000.0, 2_000.0], True, 2_000.0),
+        ([200_000.0, 3_000.0], True, 113_600.0),
+        ([200_000.0], False, 113_600.0),
+        ([3_000.0, 2_000.0], True, 0.0),
+    ],
+)
+def test_jobs_that_ended_are_read_for_an_hour_at_least_and_a_thousand_of_a_day_at_most(ends_s, more, since_s):
+    assert module._lately_s(ends_s, more=more) == since_s
+
+
+async def test_without_a_page_the_jobs_are_no_longer_known(picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Feeds(Endpoints(*[NOWHERE] * 4), Credentials(), picture, lambda *_: None, idle_s=0.0)
+    client = Client(told(job(2)), [], told(job(3)), [])
+    monkeypatch.setattr(module, "client_of", lambda *_: client)
+    monkeypatch.setattr(module, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(made, "_keep", lambda kind, _source, run, given: run(given) if kind == "jobs" else _nothing())
+    monkeypatch.setattr(made, "_health", _nothing)
+    made._running_since_s["jobs"] = 0.0
+    nobody: frozenset[str] = frozenset()
+    try:
+        assert not made.jobs_settled
+        made.want(frozenset({"queue"}), nobody, nobody)
+        await until(lambda: made.jobs_settled)
+        await asyncio.sleep(0.001)
+        made.want(nobody, nobody, nobody)
+        # What changes from now on is not told: the next page begins with a snapshot.
+        assert (picture.jobs_complete, made.jobs_settled) == (False, False)
+        made.want(frozenset({"queue"}), nobody, nobody)
+        await until(lambda: made.jobs_settled)
+        assert {each.job_id for each in picture.jobs.jobs()} == {"job-3"}
+    finally:
+        await made.close()
 
 
 async def test_after_an_outage_only_what_was_missed_is_read(feeds: Feeds, picture: Picture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,6 +167,20 @@ def test_of_jobs_that_have_ended_the_newest_are_kept():
     assert 20 <= len(kept) <= 33
     assert {each.job_id for each in kept} >= {f"job-{number}" for number in range(81, 101)}
     assert sum(1 for each in table.jobs() if not each.state.final) == 100
+
+
+def test_of_the_time_before_the_jobs_that_were_dropped_not_all_are_known():
+    table = JobTable(ended_kept=20)
+    assert table.known_since_s == 0.0
+    for number in range(1, 101):
+        table.take(ended(running(job(number), GPU_IDS[0]), end_s=1000.0 + number))
+    table.take(job(200))
+    kept = {int(each.job_id[4:]) for each in table.jobs() if each.state.final}
+    assert table.known_since_s == 1000.0 + min(kept) - 1
+    lives = table.lives(1095.0, None)
+    assert set(lives.job_ids) == {*(f"job-{number}" for number in range(96, 101)), "job-200"}
+    assert np.isinf(lives.end_s).sum() == 1
+    assert table.lives(1095.0, "bob").job_ids == ()
 
 
 def test_figures_of_the_last_hour_and_of_the_queue():

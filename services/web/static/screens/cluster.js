@@ -1,14 +1,15 @@
 // @ts-check
 // Cluster: what needs me? Head figures, alerts in words, and the map of nodes and GPUs.
-import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { Chart } from "../chart.js";
-import { basis, count, duration, percent, plural, words } from "../format.js";
+import { basis, clusterTime, count, duration, percent, plural, words } from "../format.js";
 import { byteText, drifted, Heatmap, HIDDEN, stateText, summary } from "../heatmap.js";
 import { html } from "../html.js";
-import { Choice, Figure, Meter, Notice, Panel, Parts, Skeleton } from "../parts.js";
+import { Answered, Choice, Figure, Meter, Notice, Panel, Parts, Skeleton } from "../parts.js";
 import { gpuPath, jobPath, navigate, setQuery } from "../router.js";
-import { post } from "../api.js";
+import { post, useAnswer } from "../api.js";
 import { has, may, seesAll, useView } from "../session.js";
+import { Steps } from "../steps.js";
 import { useTitle } from "../title.js";
 
 /** @type {Record<string, string>} the same colour for a reason everywhere */
@@ -140,30 +141,63 @@ function Map_({ query }) {
   <//>`;
 }
 
-const KEPT = 600; // points of the curves
+/** Name in the address, name in words, seconds. @type {[string, string, number][]} */
+const RANGES = [["10m", "10 minutes", 600], ["1h", "hour", 3_600], ["6h", "6 hours", 21_600], ["1d", "day", 86_400]];
+/** The past is asked for again where the curves have gone on by this part of their range; not more often than that. */
+const RENEWED_RATIO = 0.25;
+const RENEWED_MS = 10_000;
+/** Means of so many parts of the range, where the server has no exact curve. */
+const PARTS = 400;
 
-/** Figures of the last minutes: what the server remembers, then what came. @param {{head: any}} props */
-function Trend({ head }) {
-  const kept = useRef(/** @type {{time_s: number[], queue_length: (number|null)[], allocated_gpus: (number|null)[]}} */ ({ time_s: [], queue_length: [], allocated_gpus: [] }));
-  const store = kept.current;
-  const old = head.history;
-  if (!store.time_s.length && old?.time_s?.length) {
-    store.time_s = [...old.time_s];
-    store.queue_length = [...(old.queue_length ?? [])];
-    store.allocated_gpus = [...(old.allocated_gpus ?? [])];
+/** @param {URLSearchParams} query */
+const rangeOf = (query) => RANGES.find(([name]) => name === query.get("last")) ?? RANGES[1];
+
+/** Both curves of a range: what ingest keeps, and then what the head says. @param {any} head @param {boolean} live @param {number} span_s */
+function useLoad(head, live, span_s) {
+  // Where the head has no numbers, the page's server does not know all jobs yet.
+  const known = typeof head.queue_length === "number" && typeof head.time_s === "number";
+  const answer = useAnswer(known ? `/api/load?span_s=${span_s}` : null);
+  const asked_ms = useRef(0);
+  const again = () => {
+    asked_ms.current = Date.now();
+    answer.again();
+  };
+  // What happened while nothing came is not known here.
+  const [was, setWas] = useState(live);
+  useEffect(() => {
+    setWas(live);
+    if (live && !was && answer.data) again();
+  }, [live]);
+  useEffect(() => {
+    const onShown = () => document.hidden || again();
+    document.addEventListener("visibilitychange", onShown);
+    return () => document.removeEventListener("visibilitychange", onShown);
+  }, [answer.again]);
+  const begun_s = answer.data?.now_s;
+  const old = begun_s !== undefined && known && (head.time_s - begun_s > span_s * RENEWED_RATIO || head.time_s < begun_s - 60);
+  useEffect(() => {
+    if (old && live && Date.now() - asked_ms.current > RENEWED_MS) again();
+  });
+  const curves = useMemo(() => answer.data && { waiting: new Steps(answer.data.waiting), allocated: new Steps(answer.data.allocated) }, [answer.data]);
+  if (curves && known && live) {
+    // Jobs whose begin time has not come do not wait yet.
+    curves.waiting.push(head.time_s, head.queue_length - (head.queue_by_reason?.begin_time ?? 0), head.time_s - span_s);
+    curves.allocated.push(head.time_s, head.allocated_gpus, head.time_s - span_s);
   }
-  const last = store.time_s.at(-1) ?? -1;
-  if (typeof head.time_s === "number" && head.time_s > last) {
-    store.time_s.push(head.time_s);
-    store.queue_length.push(head.queue_length ?? null);
-    store.allocated_gpus.push(head.allocated_gpus ?? null);
-    if (store.time_s.length > KEPT) for (const column of [store.time_s, store.queue_length, store.allocated_gpus]) column.splice(0, column.length - KEPT);
-  }
-  if (store.time_s.length < 2) return html`<p class="empty">The curves begin now.</p>`;
-  return html`<div class="trend">
-    <${Chart} label="Jobs that wait, over the last minutes" axis="time" sync="cluster" height=${150} x=${[...store.time_s]} lines=${[{ name: "waiting", values: [...store.queue_length], tone: "1" }]} unit="jobs" />
-    <${Chart} label="GPUs allocated, over the last minutes" axis="time" sync="cluster" height=${150} x=${[...store.time_s]} lines=${[{ name: "allocated", values: [...store.allocated_gpus], tone: "3" }]} unit="GPUs" />
-  </div>`;
+  return { answer, curves };
+}
+
+/** Jobs that wait and GPUs that are allocated, over the last time. @param {{head: any, live: boolean, range: [string, string, number]}} props */
+function Trend({ head, live, range: [, name, span_s] }) {
+  const { answer, curves } = useLoad(head, live, span_s);
+  return html`<${Answered} answer=${answer} what="The curves" rows=${4}>${(/** @type {any} */ data) => html`<div class="trend">
+      <figure><h3>${seesAll() ? "Jobs that wait" : "Your jobs that wait"}</h3>
+        <${Chart} label=${`Jobs that wait, over the last ${name}`} axis="time" sync="cluster" height=${150} x=${curves.waiting.time_s} lines=${[{ name: "waiting", values: curves.waiting.count, tone: "1", stepped: true }]} unit="jobs" /></figure>
+      <figure><h3>GPUs allocated</h3>
+        <${Chart} label=${`GPUs allocated, over the last ${name}`} axis="time" sync="cluster" height=${150} x=${curves.allocated.time_s} lines=${[{ name: "allocated", values: curves.allocated.count, tone: "3", stepped: true }]} unit="GPUs" /></figure>
+    </div>
+    ${data.from_s > data.asked_s && html`<p class="quiet">Too many jobs have ended for all of this time: the curves begin at ${clusterTime(data.from_s)}.</p>`}
+    ${!data.exact && html`<p class="quiet">Too many starts for single ones: the GPUs are means of ${duration((data.now_s - data.from_s) / PARTS)}, and of a job that was stopped only the last start is known.</p>`}`}<//>`;
 }
 
 /** @param {{query: URLSearchParams}} props */
@@ -171,10 +205,12 @@ export default function Cluster({ query }) {
   useTitle("Cluster");
   const view = useView("head");
   const head = view.data;
+  const range = rangeOf(query);
   return html`<h1 class="visually-hidden">Cluster</h1>
     <${Panel} title=${head && !head.alerts ? "Your jobs" : "What needs you"} view=${view} class="head" tools=${head && may("clock") && head.clock && html`<${Clock} clock=${head.clock} />`}>
       ${head ? html`${head.alerts && html`<${Alerts} alerts=${head.alerts} />`}<${HeadFigures} head=${head} />` : html`<${Skeleton} what="The head figures" rows=${4} />`}
     <//>
     <${Map_} query=${query} />
-    <${Panel} title="Last minutes" view=${view}>${head ? html`<${Trend} head=${head} />` : html`<${Skeleton} what="The curves" rows=${3} />`}<//>`;
+    <${Panel} title=${`The last ${range[1]}`} view=${view} tools=${head && html`<${Choice} label="Range of the curves" value=${range[0]} onChange=${(/** @type {string} */ name) => setQuery({ last: name === "1h" ? "" : name })}
+      options=${RANGES.map(([name]) => [name, name.replace(/([mhd])$/, " $1")])} />`}>${head ? html`<${Trend} head=${head} live=${view.state === "live"} range=${range} />` : html`<${Skeleton} what="The curves" rows=${4} />`}<//>`;
 }

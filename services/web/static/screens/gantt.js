@@ -1,25 +1,25 @@
 // @ts-check
 // Gantt: what ran where and when. A canvas to look at, and a table of the same for everybody else.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
-import { get } from "../api.js";
-import { clusterTime, count, DASH, duration, plural, visible, words } from "../format.js";
+import { clusterTime, count, plural, words } from "../format.js";
+import { MAX_BARS, useChart } from "../gantt/answers.js";
+import { markOf, markText, Marked, useMarked } from "../gantt/marking.js";
+import { Overview } from "../gantt/overview.js";
 import { draw } from "../gantt/pixels.js";
-import { barAt, barsIn, FEW_GPUS, rowAt, rowsOf, withNewer } from "../gantt/rows.js";
+import { barAt, FEW_GPUS, rowAt, rowsOf } from "../gantt/rows.js";
+import { BarTable } from "../gantt/table.js";
+import { AXIS_PX, LABELS_PX, texts } from "../gantt/texts.js";
 import { chromeTrace } from "../gantt/trace.js";
 import { html } from "../html.js";
-import { Choice, Empty, JobState, Notice, Panel, Scroll, Skeleton } from "../parts.js";
-import { gpuPath, jobPath, setQuery } from "../router.js";
+import { Choice, Notice, Panel, Skeleton } from "../parts.js";
+import { setQuery } from "../router.js";
 import { useView } from "../session.js";
-import { colour, onTheme, pixel } from "../theme.js";
+import { onTheme, pixel } from "../theme.js";
 import { useTitle } from "../title.js";
 
-const MAX_BARS = 5_000;
-const LABELS_PX = 92;
-const AXIS_PX = 22;
 const SHORTEST_S = 5;
 const LONGEST_S = 30 * 86_400;
-const TABLE_ROWS = 40;
-/** @typedef {{from_s: number, to_s: number, live: boolean}} Range */
+/** @typedef {import("../gantt/answers.js").Range} Range */
 /** @typedef {"type" | "user" | "outcome" | "differs"} ColourBy */
 
 /** The last `span_s`, with a little room for the future; a young cluster has no more past than there is. @param {number} now_s @param {number} span_s @returns {Range} */
@@ -66,65 +66,6 @@ function palette() {
   };
 }
 
-/** Bars around the view, asked again when the view leaves what is there. @param {Range | null} range @param {number | null} now_s */
-function useChart(range, now_s) {
-  const [chart, setChart] = useState(/** @type {any} */ (null));
-  const [error, setError] = useState("");
-  const [round, setRound] = useState(0);
-  const asked = useRef(/** @type {{from_s: number, to_s: number} | null} */ (null));
-  const span = range ? range.to_s - range.from_s : 0;
-  const covered = asked.current;
-  const stale = range && (!covered || range.from_s < covered.from_s || (range.to_s > covered.to_s && (now_s === null || covered.to_s < now_s)) || span * 4 < covered.to_s - covered.from_s);
-  useEffect(() => {
-    if (!range) return undefined;
-    const abort = new AbortController();
-    const timer = setTimeout(() => {
-      const wanted = { from_s: Math.max(0, range.from_s - span / 2), to_s: range.to_s + span / 2 };
-      get(`/api/gantt?from=${wanted.from_s.toFixed(3)}&max_bars=${MAX_BARS}&to=${wanted.to_s.toFixed(3)}`, abort.signal).then(
-        (data) => {
-          asked.current = wanted;
-          setChart(data);
-          setError("");
-        },
-        (problem) => abort.signal.aborted || setError(problem.message),
-      );
-    }, covered ? 120 : 0);
-    return () => {
-      abort.abort();
-      clearTimeout(timer);
-    };
-  }, [Boolean(stale), stale ? Math.round(range.from_s) : 0, stale ? Math.round(span) : 0, round]);
-  // Live: only what ran since the last answer is asked for, not the whole view again.
-  const latest = useRef(/** @type {any} */ (null));
-  latest.current = { chart, range };
-  useEffect(() => {
-    if (!range?.live) return undefined;
-    const abort = new AbortController();
-    const timer = setInterval(async () => {
-      const { chart: old, range: view } = latest.current;
-      if (document.hidden || !old || !view || !asked.current) return;
-      if (!old.bars) return setRound((before) => before + 1);
-      const to_s = view.to_s + (view.to_s - view.from_s) / 2;
-      try {
-        const newer = await get(`/api/gantt?from=${Math.max(0, old.now_s - 1).toFixed(3)}&max_bars=${MAX_BARS}&to=${to_s.toFixed(3)}`, abort.signal);
-        if (!newer.bars || newer.left_out || newer.gpus.length !== old.gpus.length || old.bars.gpu.length > 2 * MAX_BARS) return setRound((before) => before + 1);
-        const from_s = view.from_s - (view.to_s - view.from_s) / 2;
-        asked.current = { from_s: Math.max(0, Math.min(from_s, asked.current.from_s)), to_s };
-        setChart((/** @type {any} */ before) => (before === old ? withNewer(old, newer, from_s) : before));
-        setError("");
-      } catch (problem) {
-        if (!abort.signal.aborted) setError(/** @type {Error} */ (problem).message);
-      }
-      return undefined;
-    }, 2_000);
-    return () => {
-      abort.abort();
-      clearInterval(timer);
-    };
-  }, [range?.live]);
-  return { chart, error, again: () => setRound((before) => before + 1) };
-}
-
 /** @param {{query: URLSearchParams}} props */
 export default function Gantt({ query }) {
   useTitle("Gantt");
@@ -137,9 +78,11 @@ export default function Gantt({ query }) {
   const by = /** @type {ColourBy} */ (["type", "user", "outcome", "differs"].includes(query.get("colour") ?? "") ? query.get("colour") : "type");
   const [folds, setFolds] = useState(/** @type {Record<number, boolean>} */ ({}));
   const [selected, setSelected] = useState("");
+  const [mark, setMark] = useState(() => markOf(query.get("mark") ?? ""));
   /** @type {Range | null} */
   const range = fixed ? { ...fixed, live: false } : now_s === null ? null : liveRange(now_s, span_s);
   const { chart, error, again } = useChart(range, now_s);
+  const marked = useMarked(mark, now_s, MAX_BARS);
 
   const few = (chart?.gpus.length ?? 0) <= FEW_GPUS;
   const rows = useMemo(() => (chart ? rowsOf(chart, (node) => Boolean(chart.bars) && (folds[node] ?? few), few ? 18 : 14) : null), [chart, folds]);
@@ -211,18 +154,33 @@ export default function Gantt({ query }) {
   };
   const live = () => setFixed(null);
   useEffect(() => {
-    const timer = setTimeout(() => setQuery({ from: fixed ? fixed.from_s.toFixed(1) : "", to: fixed ? fixed.to_s.toFixed(1) : "", span: fixed || span_s === 3_600 ? "" : Math.round(span_s) }), 300);
+    const timer = setTimeout(() => setQuery({ from: fixed ? fixed.from_s.toFixed(1) : "", to: fixed ? fixed.to_s.toFixed(1) : "", span: fixed || span_s === 3_600 ? "" : Math.round(span_s), mark: markText(mark) }), 300);
     return () => clearTimeout(timer);
-  }, [fixed, span_s]);
+  }, [fixed, span_s, mark]);
+  /** The marked time, or one end of it, moves by a part of the view. @param {"from_s" | "to_s"} end @param {number} ratio */
+  const stretch = (end, ratio) => {
+    const { range: now } = latest.current;
+    if (!now || !mark) return;
+    const to_s = mark[end] + ratio * (now.to_s - now.from_s);
+    setMark(end === "to_s" ? { ...mark, to_s: Math.max(mark.from_s + 0.1, to_s) } : { ...mark, from_s: Math.max(0, Math.min(mark.to_s - 0.1, to_s)) });
+  };
+  const markMiddle = () => {
+    const { range: now } = latest.current;
+    if (now) setMark({ from_s: Math.max(0, now.from_s + (now.to_s - now.from_s) / 3), to_s: now.from_s + ((now.to_s - now.from_s) * 2) / 3 });
+  };
 
   /** @param {KeyboardEvent} event */
   const onKey = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const acts = /** @type {Record<string, () => void>} */ ({
-      w: () => zoom(0.7), s: () => zoom(1 / 0.7), a: () => pan(-0.2), d: () => pan(0.2), ArrowLeft: () => pan(-0.1), ArrowRight: () => pan(0.1),
-      "+": () => zoom(0.7), "-": () => zoom(1 / 0.7), Home: live, Escape: () => setSelected(""),
+    const stretches = /** @type {Record<string, () => void>} */ ({
+      ArrowLeft: () => stretch("to_s", -0.02), ArrowRight: () => stretch("to_s", 0.02), a: () => stretch("from_s", -0.02), d: () => stretch("from_s", 0.02),
     });
-    const act = acts[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    const acts = /** @type {Record<string, () => void>} */ ({
+      m: markMiddle, w: () => zoom(0.7), s: () => zoom(1 / 0.7), a: () => pan(-0.2), d: () => pan(0.2), ArrowLeft: () => pan(-0.1), ArrowRight: () => pan(0.1),
+      "+": () => zoom(0.7), "-": () => zoom(1 / 0.7), Home: live, Escape: () => (mark ? setMark(null) : setSelected("")),
+    });
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const act = event.shiftKey && mark && stretches[key] ? stretches[key] : acts[key];
     if (!act) return;
     event.preventDefault();
     act();
@@ -241,11 +199,19 @@ export default function Gantt({ query }) {
     place.addEventListener("wheel", onWheel, { passive: false });
     return () => place.removeEventListener("wheel", onWheel);
   }, [chart === null]);
-  const grip = useRef(/** @type {{x: number, range: Range, moved: boolean} | null} */ (null));
+  const grip = useRef(/** @type {{x: number, range: Range, moved: boolean, marks_s: number | null} | null} */ (null));
+  /** The time at a place of the canvas; left of it, that of its edge. @param {PointerEvent} event */
+  const timeAt = (event) => {
+    const place = /** @type {Element} */ (event.currentTarget).getBoundingClientRect();
+    const shown = /** @type {Range} */ (range);
+    const ratio = Math.min(1, Math.max(0, (event.clientX - place.left - LABELS_PX) / (size.width - LABELS_PX)));
+    return Math.max(0, shown.from_s + ratio * (shown.to_s - shown.from_s));
+  };
   /** @param {PointerEvent} event */
   const onDown = (event) => {
     if (event.button !== 0 || !range) return;
-    grip.current = { x: event.clientX, range, moved: false };
+    // With Shift a time is marked, in place of a move.
+    grip.current = { x: event.clientX, range, moved: false, marks_s: event.shiftKey ? timeAt(event) : null };
     /** @type {Element} */ (event.currentTarget).setPointerCapture(event.pointerId);
   };
   /** @param {PointerEvent} event */
@@ -255,6 +221,11 @@ export default function Gantt({ query }) {
     const moved = event.clientX - held.x;
     if (!held.moved && Math.abs(moved) < 4) return;
     held.moved = true;
+    if (held.marks_s !== null) {
+      const time_s = timeAt(event);
+      setMark({ from_s: Math.min(held.marks_s, time_s), to_s: Math.max(held.marks_s, time_s) });
+      return;
+    }
     const by_s = (moved / (size.width - LABELS_PX)) * (held.range.to_s - held.range.from_s);
     show(held.range.from_s - by_s, held.range.to_s - by_s);
   };
@@ -272,8 +243,7 @@ export default function Gantt({ query }) {
       return;
     }
     if (x < LABELS_PX) return;
-    const time_s = range.from_s + ((x - LABELS_PX) / (size.width - LABELS_PX)) * (range.to_s - range.from_s);
-    const bar = barAt(chart, row, time_s, now_s ?? chart.now_s);
+    const bar = barAt(chart, row, timeAt(event), now_s ?? chart.now_s);
     setSelected(bar < 0 ? "" : chart.bars.job[bar]);
   };
 
@@ -283,6 +253,8 @@ export default function Gantt({ query }) {
       <button type="button" onClick=${() => pan(-0.5)} aria-label="Earlier">←</button><button type="button" onClick=${() => zoom(0.5)} aria-label="Nearer">+</button>
       <button type="button" onClick=${() => zoom(2)} aria-label="Farther">−</button><button type="button" onClick=${() => pan(0.5)} aria-label="Later">→</button>
       <button type="button" aria-pressed=${range?.live ? "true" : "false"} onClick=${live}>Live</button></span>`;
+  // What the table has: the marked time, where one is marked.
+  const listed = mark ? marked.data : chart;
   const total = rows ? rows.height + AXIS_PX : 0;
   return html`<h1>Gantt</h1>
     <${Panel} title=${range ? `${clusterTime(range.from_s)} to ${range.live ? "now" : clusterTime(range.to_s)}` : "What ran where"} view=${head} tools=${tools} class="gantt">
@@ -291,54 +263,32 @@ export default function Gantt({ query }) {
         ? !error && html`<${Skeleton} what="The bars" rows=${7} />`
         : html`
           ${chart.left_out > 0 && html`<${Notice} level="info">${chart.bars ? `${plural(chart.left_out, "bar")} of ${count(chart.bar_count)} are left out.` : `${plural(chart.bar_count, "bar")} here: shown is how many of ${chart.occupancy?.row_kind === "gpu_model" ? "the GPUs of each node's model" : "each node's GPUs"} were taken. Zoom nearer for single bars.`}<//>`}
-          <div class="gantt-box" ref=${box} tabindex="0" style=${{ height: `${total + 2}px` }} role="application" aria-label="Bars of what ran where; the table below lists the same. Keys: W and S zoom, A and D move, Home goes to now, arrows up and down scroll."
+          <${Overview} range=${range} now_s=${now_s ?? chart.now_s} gpu_count=${chart.gpus.length} mark=${mark} onShow=${show} onLive=${live} shortest_s=${SHORTEST_S} longest_s=${LONGEST_S} />
+          <div class="gantt-box" ref=${box} tabindex="0" style=${{ height: `${total + 2}px` }} role="application" aria-label="Bars of what ran where; the table below lists the same. Keys: W and S zoom, A and D move, Home goes to now, arrows up and down scroll. M marks a time; with Shift, arrows move its end and A and D its begin; Escape unmarks it."
             onKeyDown=${onKey} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)}>
             <div class="gantt-rows" style=${{ height: `${total}px` }}>
-              <canvas ref=${canvas} aria-hidden="true" style=${{ width: `${size.width}px`, height: `${size.height}px` }} onPointerDown=${onDown} onPointerMove=${onMove} onPointerUp=${onUp}></canvas></div>
+              <canvas ref=${canvas} aria-hidden="true" style=${{ width: `${size.width}px`, height: `${size.height}px` }} onPointerDown=${onDown} onPointerMove=${onMove} onPointerUp=${onUp}></canvas>
+              ${mark && mark.to_s > range.from_s && mark.from_s < range.to_s && html`<div class="gantt-mark" aria-hidden="true" style=${markPlace(mark, range, size.width)}></div>`}</div>
           </div>
           <div class="gantt-foot">
             ${chart.bars && html`<ul class="legend" aria-label="Colours">${[...names].map(([name, index]) => html`<li key=${name}><span class=${`swatch tone-${index + 1}`} aria-hidden="true"></span>${words(name)}</li>`)}</ul>`}
-            <span class="quiet">drag or A D to move, Ctrl+wheel or W S to zoom, click a node to fold it, click a bar to see its job</span>
-            ${chart.bars && html`<span class="buttons-row"><button type="button" onClick=${() => setFolds(Object.fromEntries(chart.nodes.map((/** @type {string} */ _, /** @type {number} */ node) => [node, !rows.list.some((row) => row.open)])))}>${rows.list.some((row) => row.open) ? "Fold all" : "Unfold all"}</button>
-              <button type="button" onClick=${() => download(chromeTrace(chart, barsIn(chart, range.from_s, range.to_s, (index) => !selected || chart.bars.job[index] === selected)))}>Save as Chrome trace</button></span>`}
+            <span class="quiet">drag or A D to move, Ctrl+wheel or W S to zoom, Shift+drag or M to mark a time, click a node to fold it, click a bar to see its job</span>
+            ${chart.bars && html`<span class="buttons-row"><button type="button" onClick=${() => setFolds(Object.fromEntries(chart.nodes.map((/** @type {string} */ _, /** @type {number} */ node) => [node, !rows.list.some((row) => row.open)])))}>${rows.list.some((row) => row.open) ? "Fold all" : "Unfold all"}</button></span>`}
           </div>`}
+      ${mark && html`<${Marked} mark=${mark} answer=${marked} selected=${selected} now_s=${now_s} onShow=${() => show(mark.from_s, mark.to_s)} onClear=${() => {
+        setMark(null);
+        box.current?.focus();
+      }} />`}
     <//>
-    ${chart?.bars && range && html`<${BarTable} chart=${chart} range=${range} selected=${selected} onClear=${() => setSelected("")} now_s=${now_s ?? chart.now_s} />`}`;
+    ${listed?.bars && range && html`<${BarTable} chart=${listed} range=${mark ? { ...mark, live: false } : range} marked=${Boolean(mark)} selected=${selected} onClear=${() => setSelected("")} now_s=${now_s ?? listed.now_s}
+      onSave=${(/** @type {number[]} */ bars) => download(chromeTrace(listed, bars))} />`}`;
 }
 
-/** Labels and the axis over the pixels. @param {CanvasRenderingContext2D} context @param {Range} range @param {import("../gantt/rows.js").Rows} rows @param {number} top @param {{width: number, height: number}} size @param {number} scale */
-function texts(context, range, rows, top, size, scale) {
-  context.save();
-  context.scale(scale, scale);
-  context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
-  context.textBaseline = "middle";
-  const [ink, quiet, panel, line] = [colour("--ink"), colour("--ink-2"), colour("--panel"), colour("--line")];
-  for (const row of rows.list) {
-    const y = row.top - top + AXIS_PX;
-    if (y + row.height < 0 || y > size.height) continue;
-    if (row.kind === "gpu" && row.height < 11) continue;
-    context.fillStyle = row.kind === "node" ? ink : quiet;
-    const text = row.kind === "node" ? `${row.open ? "▾" : "▸"} ${row.label}` : `  ${row.label.split("/").at(-1)}`;
-    context.fillText(text, 4, y + row.height / 2, LABELS_PX - 8);
-  }
-  context.fillStyle = panel;
-  context.fillRect(0, 0, size.width, AXIS_PX);
-  context.fillStyle = quiet;
-  const marks = Math.max(2, Math.floor((size.width - LABELS_PX) / 110));
-  const step = niceStep((range.to_s - range.from_s) / marks);
-  for (let time_s = Math.ceil(range.from_s / step) * step; time_s < range.to_s; time_s += step) {
-    const x = LABELS_PX + ((time_s - range.from_s) / (range.to_s - range.from_s)) * (size.width - LABELS_PX);
-    if (time_s >= 0 && x + 60 < size.width) context.fillText(clusterTime(time_s), x + 3, AXIS_PX / 2);
-    context.fillRect(Math.round(x), AXIS_PX - 6, 1, 6);
-  }
-  context.fillStyle = line;
-  context.fillRect(0, AXIS_PX - 1, size.width, 1);
-  context.restore();
-}
-
-/** @param {number} least_s */
-function niceStep(least_s) {
-  return [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400].find((step) => step >= least_s) ?? Math.ceil(least_s / 86_400) * 86_400;
+/** Where the marked time stands in the rows; its own part beyond the view is cut. @param {{from_s: number, to_s: number}} mark @param {Range} range @param {number} width */
+function markPlace(mark, range, width) {
+  const place = (/** @type {number} */ time_s) => LABELS_PX + Math.min(1, Math.max(0, (time_s - range.from_s) / (range.to_s - range.from_s))) * (width - LABELS_PX);
+  const [left, right] = [place(mark.from_s), place(mark.to_s)];
+  return { left: `${left}px`, width: `${Math.max(1, right - left)}px`, top: `${AXIS_PX}px` };
 }
 
 /** @param {string} text */
@@ -349,32 +299,4 @@ function download(text) {
   link.download = "adlro-trace.json";
   link.click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
-
-/** @param {{chart: any, range: Range, selected: string, onClear: () => void, now_s: number}} props */
-function BarTable({ chart, range, selected, onClear, now_s }) {
-  // The table follows a moment after the view stands still, and every 2 s while it runs on: not at each frame of a drag.
-  const [shown, setShown] = useState(range);
-  const since_ms = useRef(0);
-  useEffect(() => {
-    const wait_ms = range.live ? Math.max(0, since_ms.current + 2_000 - performance.now()) : 250;
-    const timer = setTimeout(() => {
-      since_ms.current = performance.now();
-      setShown(range);
-    }, wait_ms);
-    return () => clearTimeout(timer);
-  }, [range.from_s, range.to_s, range.live]);
-  const found = useMemo(() => barsIn(chart, shown.from_s, shown.to_s, (index) => !selected || chart.bars.job[index] === selected), [chart, shown, selected]);
-  const bars = chart.bars;
-  return html`<${Panel} title=${selected ? `Bars of ${selected}` : "Bars in view"} tools=${html`<span class="quiet num">${found.length > TABLE_ROWS ? `the newest ${TABLE_ROWS} of ${plural(found.length, "bar")}` : plural(found.length, "bar")}</span>
-      ${selected && html`<button type="button" onClick=${onClear}>Show all</button>`}`}>
-    ${found.length === 0
-      ? html`<${Empty}>Nothing ran in this time.<//>`
-      : html`<${Scroll} label="Bars in view"><table><thead><tr><th scope="col">Job</th><th scope="col">GPU</th><th scope="col" class="number">Start</th><th scope="col" class="number">Ran</th><th scope="col" class="c-mid">User</th><th scope="col" class="c-mid">Type</th><th scope="col">Outcome</th></tr></thead>
-          <tbody>${found.slice(0, TABLE_ROWS).map((index) => html`<tr key=${`${bars.job[index]} ${bars.gpu[index]} ${bars.start_s[index]}`}>
-            <th scope="row">${bars.job[index] ? html`<a href=${jobPath(bars.job[index])}>${bars.job[index]}</a> <bdi class="quiet">${visible(bars.name?.[index])}</bdi>` : html`<span class="quiet">another user's job</span>`}</th>
-            <td><a href=${gpuPath(chart.gpus[bars.gpu[index]])}>${chart.gpus[bars.gpu[index]]}</a></td>
-            <td class="number num">${clusterTime(bars.start_s[index])}</td><td class="number num">${duration((bars.end_s[index] ?? now_s) - bars.start_s[index])}</td>
-            <td class="c-mid">${bars.user[index]}</td><td class="c-mid">${words(bars.type[index])}</td><td>${bars.outcome[index] || bars.end_s[index] === null ? html`<${JobState} state=${bars.outcome[index] || "running"} />` : DASH}</td></tr>`)}</tbody></table><//>`}
-  <//>`;
 }

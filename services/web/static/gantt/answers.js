@@ -1,0 +1,67 @@
+// @ts-check
+// What ran around the view, as the page's server tells it: asked again when the view leaves it, and while it goes on.
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { get } from "../api.js";
+import { withNewer } from "./rows.js";
+
+export const MAX_BARS = 5_000;
+/** @typedef {{from_s: number, to_s: number, live: boolean}} Range */
+
+/** Bars around the view, asked again when the view leaves what is there. @param {Range | null} range @param {number | null} now_s */
+export function useChart(range, now_s) {
+  const [chart, setChart] = useState(/** @type {any} */ (null));
+  const [error, setError] = useState("");
+  const [round, setRound] = useState(0);
+  const asked = useRef(/** @type {{from_s: number, to_s: number} | null} */ (null));
+  const span = range ? range.to_s - range.from_s : 0;
+  const covered = asked.current;
+  const stale = range && (!covered || range.from_s < covered.from_s || (range.to_s > covered.to_s && (now_s === null || covered.to_s < now_s)) || span * 4 < covered.to_s - covered.from_s);
+  useEffect(() => {
+    if (!range) return undefined;
+    const abort = new AbortController();
+    const timer = setTimeout(() => {
+      const wanted = { from_s: Math.max(0, range.from_s - span / 2), to_s: range.to_s + span / 2 };
+      get(`/api/gantt?from=${wanted.from_s.toFixed(3)}&max_bars=${MAX_BARS}&to=${wanted.to_s.toFixed(3)}`, abort.signal).then(
+        (data) => {
+          asked.current = wanted;
+          setChart(data);
+          setError("");
+        },
+        (problem) => abort.signal.aborted || setError(problem.message),
+      );
+    }, covered ? 120 : 0);
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, [Boolean(stale), stale ? Math.round(range.from_s) : 0, stale ? Math.round(span) : 0, round]);
+  // Live: only what ran since the last answer is asked for, not the whole view again.
+  const latest = useRef(/** @type {any} */ (null));
+  latest.current = { chart, range };
+  useEffect(() => {
+    if (!range?.live) return undefined;
+    const abort = new AbortController();
+    const timer = setInterval(async () => {
+      const { chart: old, range: view } = latest.current;
+      if (document.hidden || !old || !view || !asked.current) return;
+      if (!old.bars) return setRound((before) => before + 1);
+      const to_s = view.to_s + (view.to_s - view.from_s) / 2;
+      try {
+        const newer = await get(`/api/gantt?from=${Math.max(0, old.now_s - 1).toFixed(3)}&max_bars=${MAX_BARS}&to=${to_s.toFixed(3)}`, abort.signal);
+        if (!newer.bars || newer.left_out || newer.gpus.length !== old.gpus.length || old.bars.gpu.length > 2 * MAX_BARS) return setRound((before) => before + 1);
+        const from_s = view.from_s - (view.to_s - view.from_s) / 2;
+        asked.current = { from_s: Math.max(0, Math.min(from_s, asked.current.from_s)), to_s };
+        setChart((/** @type {any} */ before) => (before === old ? withNewer(old, newer, from_s) : before));
+        setError("");
+      } catch (problem) {
+        if (!abort.signal.aborted) setError(/** @type {Error} */ (problem).message);
+      }
+      return undefined;
+    }, 2_000);
+    return () => {
+      abort.abort();
+      clearInterval(timer);
+    };
+  }, [range?.live]);
+  return { chart, error, again: () => setRound((before) => before + 1) };
+}
