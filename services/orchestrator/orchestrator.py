@@ -446,7 +446,8 @@ class Orchestrator:
             if stored is not None:
                 return stored
         raise NotFound(
-            f"job_id: no decision about {job_id} is stored: too many decisions followed it",
+            f"job_id: no decision about {job_id} is kept among the newest: too many decisions followed it; "
+            "ListDecisions with job_id in its filter looks through all that are stored",
             field="job_id",
         )
 
