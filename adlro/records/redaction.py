@@ -78,6 +78,8 @@ def _without(text: str, strangers: set[str]) -> str:
 
 def _attempt_without(attempt: JobAttempt, strangers: set[str]) -> JobAttempt:
     ended = attempt.exit
+    if not attempt.preempts and "job-" not in attempt.outcome and (ended is None or "job-" not in ended.detail):
+        return attempt
     return replace(
         attempt,
         outcome=_without(attempt.outcome, strangers),

@@ -30,6 +30,8 @@ DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 SCAN_LIMIT = 5000
 """Entries that are looked at for one page: beyond it the page ends early, with a token to go on."""
+SEARCHED = 2 * SCAN_LIMIT
+"""Entries that are looked at for a job's newest decision."""
 PAGE_BYTES = 3 << 20
 """A page ends early beyond this: many clients take no message of more than 4 MiB."""
 _READ_AT_ONCE = 250
@@ -144,14 +146,19 @@ class DecisionStore:
         return None
 
     async def newest_of_job(self, job_id: str) -> Decision | None:
-        """A job's newest decision; None: none is kept."""
+        """A job's newest decision; None: it is none of the newest SEARCHED decisions.
+
+        The process that asks is the one that decides, and the job's decision may be gone: the rest of the store is for
+        `page`, which stops after each SCAN_LIMIT.
+        """
         wanted, before = DecisionFilter(job_id=job_id), ""
-        while True:
+        for _ in range(SEARCHED // SCAN_LIMIT):
             found, before = await self._scanned(wanted, before, 1)
             if found:
                 return (await self.get(found[0].decision.decision_id)) or found[0].decision
             if not before:
-                return None
+                break
+        return None
 
     async def page(
         self, wanted: DecisionFilter, page_size: int, page_token: str, *, full: bool

@@ -14,7 +14,7 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
                                                           ran = in which adlro:jobs:ran it is
     adlro:jobs:active                     set     IO  IO  ids of the jobs that are not final
     adlro:jobs:active:users               hash    IO  I   user -> how many of his jobs are not final
-    adlro:jobs:user:<user>                zset    I   I   ids of all his jobs, by number; under `?` those of nobody
+    adlro:jobs:user:<user>                zset    I   IO  ids of all his jobs, by number; under `?` those of nobody
                                                           knows whom
     adlro:jobs:index                      hash    I   I   which jobs are in these sets: 1 to `done`, and `from` to
                                                           `to`; made anew if deleted

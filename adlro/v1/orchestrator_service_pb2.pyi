@@ -1305,7 +1305,7 @@ class WatchDecisionsResponse(_message.Message):
     DECISIONS_FIELD_NUMBER: _builtins.int
     MISSED_COUNT_FIELD_NUMBER: _builtins.int
     missed_count: _builtins.int
-    """New decisions that this watcher does not get, since it has read too slowly."""
+    """New decisions that this watcher does not get: it has read too slowly, or their messages could not be made."""
     @_builtins.property
     def decision(self) -> Global___Decision:
         """View FULL: one decision."""

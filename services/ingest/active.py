@@ -63,6 +63,13 @@ class _Table:
             for order, keys in self.orders.items():
                 del keys[bisect.bisect_left(keys, key_of(order, known))]
 
+    def take_places(self, before: _Table) -> None:
+        """Takes over since when the jobs have their places, from a table of an earlier time."""
+        for number, placed in before.placed.items():
+            job = self.jobs.get(number)
+            if job is not None and job.submit_s == before.jobs[number].submit_s:
+                self.placed[number] = placed
+
     def put(self, job: Job) -> None:
         """Adds or replaces a job."""
         number = sequence_of(job.job_id)
@@ -108,12 +115,14 @@ class ActiveJobs:
         newest = await self._store.revision()
         async with self._turn:
             # A store that lost changes, and has as many others by now, has another one in the place of the last known.
-            known = self._table is not None and await self._store.entry(self.revision) == self._entry
+            entry = await self._store.entry(self.revision)
+            known = self._table is not None and entry == self._entry
             if known and newest <= self.revision:
                 return
             few = newest - self.revision <= max(_CHANGES_TAKEN_IN, len(self._table.jobs) if self._table else 0)
             if not (known and few and await self._take_in(self._known, newest)):
-                await self._fill()
+                lost = newest < self.revision or (entry is not None and entry != self._entry)
+                await self._fill(None if lost else self._table)
 
     def jobs(self) -> list[Job]:
         """All of them, in no order; without payloads."""
@@ -142,14 +151,21 @@ class ActiveJobs:
     def _known(self) -> _Table:
         return self._table or _Table()
 
-    async def _fill(self) -> None:
-        """Reads all of them; until then others go on with what was known."""
+    async def _fill(self, before: _Table | None) -> None:
+        """Reads all of them; until then others go on with what was known.
+
+        Args:
+            before: the table of an earlier time, if the store has lost nothing since. Of a job that is not in it
+                nothing tells since when it has its place: no later than its record's last change.
+        """
         table = _Table()
         revision = await self._store.revision()
         entry = await self._store.entry(revision)
         async for page in self._store.active_pages():
             for _, job in page.jobs:
                 table.put(job)
+        if before is not None:
+            table.take_places(before)
         self._table, self.revision, self._entry = table, revision, entry
         # Some are newer than that revision already, and jobs that ended since are among them.
         if not await self._take_in(table, await self._store.revision()):

@@ -200,7 +200,7 @@ class JobList:
         """A page of active jobs, where the next one goes on, and the number of all that match."""
         await self._active.catch_up()
         revision, keys = self._active.revision, self._active.keys(order)
-        rest = keys
+        rest, place = keys, None
         if after is not None:
             place = (after.key, -after.number if order is JobOrder.NEWEST_FIRST else after.number)
             # What came to a place before this one since the last page would be on no page.
@@ -216,7 +216,9 @@ class JobList:
         async for key, job in found if view is JobView.BASIC else self._whole(job_filter, found, size + 1):
             weight += _weight(job)
             if last is not None and (len(jobs) == size or weight > _PAGE_BYTES):
-                return jobs, Position(abs(last[1]), last[0], revision), total
+                # Once all late ones are told, the next page goes on where the last one did: not at a late one's place.
+                reached = max(last, place) if place is not None and key > place else last
+                return jobs, Position(abs(reached[1]), reached[0], revision), total
             jobs.append(job)
             last = key
         return jobs, None, total

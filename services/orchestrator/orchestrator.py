@@ -332,8 +332,13 @@ class Orchestrator:
         """What is free now, by GPU model.
 
         Raises:
-            Unavailable: this instance is a standby, or does not act now.
+            Unavailable: this instance is a standby, or does not act now; a submitter is not told why, since the reason
+                may name a job.
         """
+        caller = current_caller()
+        if self._ready_session() is None and caller is not None and not caller.sees_all:
+            self.refuse_if_standing_by()
+            raise Unavailable("this orchestrator does not act now; try again in a moment", retry_after_s=1.0)
         return capacity_of(self._session_or_raise().ledger.occupancy)
 
     def view(self) -> View:
@@ -446,7 +451,8 @@ class Orchestrator:
             if stored is not None:
                 return stored
         raise NotFound(
-            f"job_id: no decision about {job_id} is stored: too many decisions followed it",
+            f"job_id: no decision about {job_id} is kept among the newest: too many decisions followed it; "
+            "ListDecisions with job_id in its filter looks through all that are stored",
             field="job_id",
         )
 

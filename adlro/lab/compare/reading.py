@@ -10,17 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from adlro.client import AsyncClient
-from adlro.errors import AdlroError, InvalidInput, NotFound, PermissionDenied, Unavailable, Unsupported
+from adlro.errors import AdlroError, InvalidInput, PermissionDenied, Unavailable, Unsupported
 from adlro.hardware.speeds import REFERENCE_GPU_MODEL, SpeedRow, SpeedTable
 from adlro.records.cluster import Cluster
-from adlro.records.decisions import Decision
+from adlro.records.decisions import Decision, DecisionView
 from adlro.records.events import ClusterDescription
 from adlro.records.jobs import Job, JobState
 from adlro.records.status import OrchestratorStatus
 
 MOST_DECISIONS = 2000
-"""The newest jobs whose decisions are read: each takes the orchestrator some time that it then does not decide in."""
-_MOST_MISSES = 50
+"""The newest jobs whose decisions are read."""
+MOST_LISTED = 10_000
+"""The newest decisions among which theirs are looked for: each takes the orchestrator some time."""
 _PREDICTED_AT_ONCE = 64
 
 
@@ -103,19 +104,20 @@ def expected_of(decision: Decision) -> dict[str, float]:
 
 
 async def _read_decisions(client: AsyncClient, jobs: Sequence[Job]) -> dict[str, Decision]:
-    """The decisions of the newest jobs that ran, one after the other: the orchestrator has better things to do."""
+    """The last decision of each of the newest jobs that ran, from the list of all: it is gone through once.
+
+    To ask for each job would make the orchestrator look through that list for each.
+    """
     ran = [job for job in jobs if job.state is JobState.SUCCEEDED and job.start_s is not None]
     ran.sort(key=lambda job: job.start_s or 0.0, reverse=True)
+    left = {job.job_id for job in ran[:MOST_DECISIONS]}
     found: dict[str, Decision] = {}
-    misses = 0
-    for job in ran[:MOST_DECISIONS]:
-        try:
-            found[job.job_id] = await client.explain(job.job_id)
-            misses = 0
-        except NotFound:  # older ones are gone first
-            misses += 1
-            if misses == _MOST_MISSES:
-                break
+    decisions, listed = client.decisions(view=DecisionView.FULL), 0
+    while left and listed < MOST_LISTED and (decision := await anext(decisions, None)) is not None:
+        listed += 1
+        if decision.job_id in left:
+            left.remove(decision.job_id)
+            found[decision.job_id] = decision
     return found
 
 

@@ -19,6 +19,7 @@ from adlro.kit.redis import connect
 from adlro.records.jobs import Job, JobState, JobType, PendingReason
 from adlro.records.watching import JobFilter, JobOrder, JobView
 from adlro.services.ingest import listing
+from adlro.services.ingest.active import ActiveJobs
 from adlro.services.ingest.candidates import Candidates
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.watch import JobWatch
@@ -236,6 +237,30 @@ async def test_changes_that_went_by_are_read_as_jobs(queue: Queue) -> None:
     await queue.submit(random, 3)
     await queue.redis.xtrim("adlro:jobs:events", maxlen=1, approximate=False)
     assert (await queue.list.page(jobs, 10, "", JobOrder.WAIT)).total_count == 6
+
+
+@pytest.mark.parametrize("same_replica", [True, False])
+async def test_pages_by_wait_tell_no_job_anew_that_did_not_change(queue: Queue, same_replica: bool) -> None:
+    """Also where the table was read anew between two pages: then it is not known since when jobs have their places."""
+    jobs = JobFilter(states=WAITING)
+    await queue.submit(Random(8), 12)
+    for number in range(1, 11):
+        await queue.move(number, submit_s=float(number), pending_reason=PendingReason.POLICY)
+    pages = [await queue.list.page(jobs, 4, "", JobOrder.WAIT)]
+    pages.append(await queue.list.page(jobs, 4, pages[0].next_page_token, JobOrder.WAIT))
+    for number in range(1, 5):
+        await queue.move(number, message="still waits")
+    await queue.move(11, submit_s=2.5, pending_reason=PendingReason.POLICY)  # would be on no page
+    if same_replica:
+        await queue.redis.xtrim("adlro:jobs:events", maxlen=1, approximate=False)
+    else:
+        queue.active = ActiveJobs(queue.store)
+        queue.list = JobList(queue.store, PageTokens(queue.redis), queue.active, queue.ended)
+    while pages[-1].next_page_token:
+        pages.append(await queue.list.page(jobs, 4 if same_replica else 5, pages[-1].next_page_token, JobOrder.WAIT))
+    found = [int(job.job_id[4:]) for page in pages for job in page.jobs]
+    late = [11] if same_replica else [1, 2, 11, 3, 4]
+    assert found == [*range(1, 9), *late, 9, 10, 12]
 
 
 @pytest.mark.parametrize("order", [JobOrder.NEWEST_FIRST, JobOrder.ENDED])

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from adlro.errors import Unavailable
 from adlro.kit.identity import CALLER, Caller, Role
 from adlro.records.jobs import Job, JobState, NormalizedJob, PendingReason
 from adlro.records.waiting import WaitingExplanation
@@ -147,6 +148,24 @@ async def test_a_job_that_starts_meanwhile_is_being_launched(
         told = [await first, await second]
     assert told[0].sentence == "number 1"
     assert "launched" in told[1].no_expected_start
+
+
+async def test_a_submitter_is_not_told_why_nothing_acts(redis_url: str) -> None:
+    """The problem of a session may be about anybody's job."""
+    house = House(redis_url, small_cluster())
+    try:
+        house.start()
+        await house.kill()
+        house.orchestrator._problem = "the cluster has an attempt of job-7 that nobody knows"
+        for role, named in ((Role.SUBMITTER, False), (Role.READER, True)):
+            with called_by(Caller("ann", frozenset({role}))), pytest.raises(Unavailable) as refused:
+                house.orchestrator.capacity()
+            assert ("job-7" in refused.value.message) == named
+            assert "does not act now" in refused.value.message
+        with pytest.raises(Unavailable, match="job-7"):
+            house.orchestrator.capacity()
+    finally:
+        await house.close()
 
 
 async def test_a_user_hears_of_his_own_jobs_also_when_they_ended(redis_url: str) -> None:

@@ -205,6 +205,23 @@ async def test_a_job_s_newest_decision_is_found_with_all_that_is_kept(store: Dec
     assert await store.newest_of_job("job-11") is None
 
 
+async def test_a_job_s_newest_decision_is_looked_for_among_the_newest_alone(
+    store: DecisionStore, client: aioredis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that looks is the one that decides; the list goes on to the last, a page at a time."""
+    monkeypatch.setattr(module, "_READ_AT_ONCE", 5)
+    monkeypatch.setattr(module, "SCAN_LIMIT", 10)
+    monkeypatch.setattr(module, "SEARCHED", 20)
+    made = [replace(decision(number), job_id=f"job-{1000 + number}") for number in range(1, 61)]
+    await store.append(entries(made))
+    assert await store.newest_of_job("job-1045") == whole(made[44])
+    await client.config_resetstat()
+    assert await store.newest_of_job("job-1030") is None
+    assert (await client.info("commandstats"))["cmdstat_xrevrange"]["calls"] == 4
+    found = await listed(store, DecisionFilter(job_id="job-1030"))
+    assert [each.job_id for each in found] == ["job-1030"]
+
+
 async def test_what_can_t_be_read_is_left_out_and_told_once(
     store: DecisionStore, client: aioredis.Redis, unreadable: Unreadable
 ) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from adlro.errors import InvalidInput, NotFound, Unavailable
+from adlro.errors import InvalidInput, Unavailable
 from adlro.hardware.speeds import SHIPPED
+from adlro.lab.compare import reading
 from adlro.lab.compare.comparing import Request, compare
 from adlro.lab.compare.reading import Suite, predicted_speeds, read_suite
 from adlro.placement import Placement
-from adlro.records.decisions import Candidate, Decision
+from adlro.records.decisions import Candidate, Decision, DecisionView
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.predictions import RuntimePrediction
 from tests.unit.lab.compare.suites import drawn, ran, suite_after
@@ -27,10 +28,13 @@ def suite() -> Suite:
 
 
 class Client:
-    """Answers as `AsyncClient` does, of a suite; keeps the decisions of its newest jobs alone."""
+    """Answers as `AsyncClient` does, of a suite; keeps the decisions of its newest jobs alone, the newest first.
+
+    Before each there was another one of the same job, which an older policy made.
+    """
 
     def __init__(self, suite: Suite, kept: int = 10) -> None:
-        self.suite, self.asked = suite, 0
+        self.suite, self.listed = suite, 0
         by_start = sorted(suite.jobs, key=lambda job: job.start_s or 0.0)
         self.kept = {job.job_id: job for job in by_start[len(by_start) - kept :]}
 
@@ -48,24 +52,29 @@ class Client:
         for job in self.suite.jobs:
             yield job
 
-    async def explain(self, job_id: str) -> Decision:
-        self.asked += 1
-        if job_id not in self.kept:
-            raise NotFound(f"there is no decision of {job_id}")
-        job = self.kept[job_id]
+    async def decisions(self, *, view: DecisionView) -> AsyncGenerator[Decision]:
+        assert view is DecisionView.FULL
+        for job in reversed(self.kept.values()):
+            for policy in ("sjf", "older"):
+                self.listed += 1
+                yield self.decision(job, policy)
+
+    def decision(self, job: Job, policy: str) -> Decision:
         other = next(model for model in self.suite.cluster.gpu_models if model != job.gpu_model)
         candidates = (
             Candidate(job.placement, job.gpu_model, 12.0, 1.0),
             Candidate(Placement.on("other"), other, 34.0, 0.5),
             Candidate(Placement.on("another"), other, 99.0, 0.5),
         )
-        return Decision("d-1", job_id, job.placement, "sjf", 1.0, 1, candidates, (), "", 1.0, 1, policy_version="v1")
+        return Decision(
+            "d-1", job.job_id, job.placement, policy, 1.0, 1, candidates, (), "", 1.0, 1, policy_version="v1"
+        )
 
 
 async def test_decisions_are_read_from_the_newest_on_until_they_are_no_longer_kept(suite: Suite) -> None:
     client = Client(suite)
     found = await read_suite(client, decisions=True)  # type: ignore[arg-type]
-    assert client.asked == 60  # 10 kept, then 50 in a row that are not
+    assert client.listed == 20, "each once"
     assert set(found.decided) == set(client.kept)
     job = next(iter(client.kept.values()))
     assert next(iter(found.decided[job.job_id].items())) == (job.gpu_model, 12.0)
@@ -77,7 +86,21 @@ async def test_decisions_are_read_from_the_newest_on_until_they_are_no_longer_ke
     assert any("now 1 GPUs are lost and 0 nodes are drained" in note for note in told)
     none = Client(suite)
     assert (await read_suite(none, decisions=False)).decided == {}  # type: ignore[arg-type]
-    assert none.asked == 0
+    assert none.listed == 0
+
+
+async def test_the_list_of_decisions_is_read_no_further_than_needed(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_DECISIONS", 5)
+    client = Client(suite)
+    found = await read_suite(client, decisions=True)  # type: ignore[arg-type]
+    assert set(found.decided) == set(list(client.kept)[-5:])
+    assert client.listed == 9
+    monkeypatch.setattr(reading, "MOST_LISTED", 4)
+    client = Client(suite)
+    assert len((await read_suite(client, decisions=True)).decided) == 2  # type: ignore[arg-type]
+    assert client.listed == 4
 
 
 async def test_a_cluster_that_does_not_answer_is_told(suite: Suite) -> None:
