@@ -365,16 +365,14 @@ return out
 """
 )
 
-# ARGV: the begin and the end of a range of cluster time. Returns {how many are in no index}, then for each class of
-# durations the numbers of its jobs that may have run in it: none of those that ended so late after the range that they
-# would have taken longer. A little more than that, since durations are rounded.
-RAN_WITHIN = _named(
+# ARGV: for each class of durations the first and the last end of its jobs that are asked for. Returns {how many are
+# in no index}, then the number of such jobs of each class.
+COUNT_RAN = _named(
     _NOT_INDEXED
     + """
 local out = {not_indexed()}
 for class = 0, $LONGEST_RAN do
-  local last = class == $LONGEST_RAN and '+inf' or string.format('%.17g', tonumber(ARGV[2]) + 2 ^ class * 1.001 + 0.001)
-  out[class + 2] = redis.call('ZRANGEBYSCORE', '$RAN' .. class, ARGV[1], last)
+  out[class + 2] = redis.call('ZCOUNT', '$RAN' .. class, ARGV[2 * class + 1], ARGV[2 * class + 2])
 end
 return out
 """

@@ -28,6 +28,8 @@ DEFAULT_MAX_BARS = 5_000
 DEFAULT_BUCKET_COUNT = 600
 # Of one answer: some seconds of this process' time.
 MAX_JOBS = 200_000
+# Each may read and decode so many.
+_QUERIES_AT_ONCE = 2
 # More nodes than that fold to GPU models; and an occupancy has so many bytes at most.
 _NODE_ROWS = 1024
 _OCCUPANCY_BYTES = 500_000
@@ -95,6 +97,7 @@ class AttemptHistories:
         self._default_cluster = default_cluster
         self._max_bytes = max_bytes
         self._may_know = may_know
+        self._turn = asyncio.Semaphore(_QUERIES_AT_ONCE)
 
     async def query(self, query: AttemptQuery) -> AttemptHistory:
         """The bars in a range, or their occupancy.
@@ -108,7 +111,8 @@ class AttemptHistories:
         view = await self._view(query.cluster)
         to_s = await self._end_of(query)
         gpus = _Gpus(view, query.gpu_ids, described_only=bool(query.cluster))
-        found = await self._found(query.from_s, to_s, gpus)
+        async with self._turn:
+            found = await self._found(query.from_s, to_s, gpus)
         most = query.max_bars or DEFAULT_MAX_BARS
         name = "" if view is None else view.cluster.name
         if len(found) <= most and (bars := self._bars(found, gpus)) is not None:
@@ -151,15 +155,16 @@ class AttemptHistories:
                 running[job.job_id] = ran_job(job)
             if not count % _AT_ONCE:
                 await asyncio.sleep(0)
-        numbers = await self._ended.ran_within(from_s, to_s)
-        if len(numbers) > MAX_JOBS:
+        count = await self._ended.count_within(from_s, to_s)
+        if count > MAX_JOBS:
             raise LimitExceeded(
-                f"from_s: {len(numbers):,} jobs ran in this range, of at most {MAX_JOBS:,} for an answer; "
+                f"from_s: {count:,} jobs ran in this range, of at most {MAX_JOBS:,} for an answer; "
                 "request a shorter range",
                 field="from_s",
                 reason="RANGE_TOO_LONG",
-                metadata={"jobs": str(len(numbers)), "limit": str(MAX_JOBS)},
+                metadata={"jobs": str(count), "limit": str(MAX_JOBS)},
             )
+        numbers = await self._ended.ran_within(from_s, to_s)
         found = _Found()
         async for ran in self._ended.ran(numbers):
             running.pop(ran.job_id, None)

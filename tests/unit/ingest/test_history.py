@@ -254,6 +254,19 @@ async def test_a_range_of_minutes_does_not_read_a_long_history(queue: Attempts) 
     assert (await queue.redis.info("commandstats"))["cmdstat_hmget"]["calls"] < 60
 
 
+async def test_a_range_that_is_refused_costs_redis_a_count(queue: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(5)
+    await queue.submit(random, 40)
+    for number in queue.jobs:
+        for _ in range(3):
+            await queue.step(number, random)
+    monkeypatch.setattr(history, "MAX_JOBS", 3)
+    await queue.redis.config_resetstat()
+    with pytest.raises(LimitExceeded, match="request a shorter range"):
+        await queue.histories().query(AttemptQuery(0.0, 1e6))
+    assert "cmdstat_zrangebyscore" not in await queue.redis.info("commandstats")
+
+
 @pytest.mark.parametrize("duration_s", [0.0, 1e-9, 0.5, 1.0, 1.5, 2.0, 3.9, 4.0, 4.1, 1e5, 2.0**30, 2.0**31, 1e12])
 def test_a_duration_is_in_a_class_that_holds_it(duration_s: float) -> None:
     number = duration_class(duration_s)

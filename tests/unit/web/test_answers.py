@@ -177,7 +177,7 @@ def test_the_page_that_ships_is_complete_and_small():
     assets = Assets(FOLDER)
     assert b"The page's files are missing" not in assets.index.plain
     assert b'type="module"' in assets.index.plain
-    packed = [asset.packed or asset.plain for asset in assets._files.values()]
+    packed = [asset.packed or asset.plain for asset in assets.files.values()]
     assert sum(map(len, packed)) < 120 * 1024
 
 
