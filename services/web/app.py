@@ -38,6 +38,7 @@ from adlro.services.web.viewers import EVERYBODY, Viewer
 
 # How long the first page waits for the cluster's own description.
 _FIRST_LOOK_S: Final = 0.5
+_BODY_WITHIN_S: Final = 20.0
 # The paths that the page's own script fills.
 PAGES: Final = (
     *("/", "/queue", "/gantt", "/decisions", "/policies", "/learning", "/reports", "/submit", "/login"),
@@ -339,7 +340,12 @@ class _Routes:
 async def _body(request: Request) -> Mapping[str, Any]:
     """A request's JSON object. Raises InvalidInput."""
     try:
-        given = json.loads(await request.body() or b"{}")
+        async with asyncio.timeout(_BODY_WITHIN_S):
+            body = await request.body()
+    except TimeoutError:
+        raise InvalidInput(f"the body did not come within {_BODY_WITHIN_S:g} s", field="body") from None
+    try:
+        given = json.loads(body or b"{}")
     except (ValueError, RecursionError):
         raise InvalidInput("the body must be a JSON object", field="body") from None
     if not isinstance(given, dict):
