@@ -119,11 +119,6 @@ class Feeds:
         """The sources for the page."""
         return {name: asdict(source) for name, source in self.sources.items()}
 
-    @property
-    def open(self) -> bool:
-        """Whether streams are open."""
-        return self._client is not None
-
     def want(self, followed: frozenset[str], job_ids: frozenset[str], gpu_ids: frozenset[str]) -> None:
         """Opens the streams that browsers need now, and closes those that nobody has needed for a while.
 
