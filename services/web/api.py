@@ -69,6 +69,7 @@ class UserClients:
         self._endpoints = endpoints
         self._credentials = credentials
         self._clients: dict[str, AsyncClient] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, session: Session | None) -> AsyncClient:
         """The client of a login; None: of everybody."""
@@ -84,16 +85,17 @@ class UserClients:
             endpoints=self._endpoints, credentials=credentials, timeout_s=_TIMEOUT_S, patience_s=_PATIENCE_S
         )
 
-    async def close_others(self, sessions: Mapping[str, Session]) -> None:
-        """Closes the clients of logins that have ended."""
+    def close_others(self, sessions: Mapping[str, Session]) -> None:
+        """Closes the clients of logins that have ended; their last calls are not waited for here."""
         for key in [each for each in self._clients if each and each not in sessions]:
-            await self._clients.pop(key).close()
+            task = asyncio.create_task(self._clients.pop(key).close(), name="close a login's client")
+            self._closing.add(task)  # a task that nobody holds may be collected
+            task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Closes all."""
         clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
-            await client.close()
+        await asyncio.gather(*(client.close() for client in clients), *self._closing)
 
 
 async def job_answer(client: AsyncClient, viewer: Viewer, picture: Picture, job_id: str) -> dict[str, Any]:

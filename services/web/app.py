@@ -42,6 +42,7 @@ _FIRST_LOOK_S: Final = 0.5
 # How long a question waits for the table of jobs.
 _SETTLED_WITHIN_S: Final = 3.0
 _LOOK_EVERY_S: Final = 0.05
+_BODY_WITHIN_S: Final = 20.0
 # The paths that the page's own script fills.
 PAGES: Final = (
     *("/", "/queue", "/gantt", "/decisions", "/policies", "/learning", "/reports", "/submit", "/login"),
@@ -359,7 +360,12 @@ class _Routes:
 async def _body(request: Request) -> Mapping[str, Any]:
     """A request's JSON object. Raises InvalidInput."""
     try:
-        given = json.loads(await request.body() or b"{}")
+        async with asyncio.timeout(_BODY_WITHIN_S):
+            body = await request.body()
+    except TimeoutError:
+        raise InvalidInput(f"the body did not come within {_BODY_WITHIN_S:g} s", field="body") from None
+    try:
+        given = json.loads(body or b"{}")
     except (ValueError, RecursionError):
         raise InvalidInput("the body must be a JSON object", field="body") from None
     if not isinstance(given, dict):

@@ -122,11 +122,6 @@ class Feeds:
         return {name: asdict(source) for name, source in self.sources.items()}
 
     @property
-    def open(self) -> bool:
-        """Whether streams are open."""
-        return self._client is not None
-
-    @property
     def jobs_settled(self) -> bool:
         """Whether the table of jobs is that of now: its stream is open, and what was missed before has come."""
         return self._picture.jobs_complete and self._revision is not None and self._lives("ingest")
@@ -155,10 +150,6 @@ class Feeds:
         for kind in list(self._tasks):
             if now_s - self._wanted_at_s[kind] > self._idle_s:
                 self._tasks.pop(kind).cancel()
-                if kind == "jobs":
-                    # Who comes later gets no numbers of long ago.
-                    self._revision = None
-                    self._picture.forget_jobs()
                 if kind == "details":
                     self._job_ids = self._asked_ids = frozenset()
                     self._picture.take_details((), ())

@@ -1,4 +1,7 @@
-"""Trainings and evaluations that lie in folders: their curves and pages. Reads files, and never outside its folder."""
+"""Trainings and evaluations that lie in folders: their curves and pages. Reads files, and never outside its folder.
+
+A link that leads out of the folder is passed over, of whatever file it is: what lies there is nobody's to show.
+"""
 
 from __future__ import annotations
 
@@ -25,34 +28,35 @@ _CURVE, _SETTINGS = "curve.jsonl", "settings.json"
 
 def runs(folder: str) -> list[dict[str, Any]]:
     """The trainings, newest first."""
-    found = []
-    for path in _entries(folder):
-        curve = path / _CURVE
-        if not curve.is_file():
+    root, found = _root(folder), []
+    for path in _entries(root):
+        curve, settings_file = _file(root, path / _CURVE), _file(root, path / _SETTINGS)
+        if curve is None:
             continue
-        rows = _rows(curve)
-        settings = _json(path / _SETTINGS)
-        last = {key: value for key, value in (rows[-1] if rows else {}).items() if _finite(value)}
-        found.append(
-            {
-                "id": path.name,
-                "recipe": settings.get("recipe") if isinstance(settings.get("recipe"), str) else None,
-                "started_unix_s": round(min(curve.stat().st_mtime, path.stat().st_mtime), 1),
-                "state": None,
-                "row_count": len(rows),
-                "last": last,
-                "baseline": bool(settings.get("baseline", False)),
-            }
-        )
-    return sorted(found, key=lambda each: -each["started_unix_s"])
+        state = curve.stat()
+        row_count, last = _summary(curve, state.st_mtime_ns, state.st_size)
+        settings = _json(settings_file)
+        # Its settings are written once, at the begin; everything else is renewed while it runs.
+        began_s = state.st_mtime if settings_file is None else settings_file.stat().st_mtime
+        shown = {
+            "id": path.name,
+            "recipe": settings.get("recipe") if isinstance(settings.get("recipe"), str) else None,
+            "started_unix_s": None if settings_file is None else round(began_s, 1),
+            "row_count": row_count,
+            "last": dict(last),
+            "baseline": bool(settings.get("baseline", False)),
+        }
+        found.append((began_s, shown))
+    return [shown for _, shown in sorted(found, key=lambda each: -each[0])]
 
 
 def run(folder: str, name: str) -> dict[str, Any]:
     """A training's curve, as columns, and its settings. Raises NotFound."""
-    path = _inside(folder, name)
-    if not (path / _CURVE).is_file():
+    root, path = _root(folder), _inside(folder, name)
+    curve = _file(root, path / _CURVE)
+    if curve is None:
         raise NotFound("there is no training of this name", field="id")
-    rows = _rows(path / _CURVE)
+    rows = _rows(curve)
     step = max(-(-len(rows) // _ROWS), 1)
     shown = rows[::step]
     names = dict.fromkeys(key for row in shown for key, value in row.items() if _finite(value))
@@ -60,16 +64,16 @@ def run(folder: str, name: str) -> dict[str, Any]:
         key: [row[key] if _finite(row.get(key)) else None for row in shown] for key in names
     }
     columns.setdefault("step", list(range(0, len(rows), step)))
-    return {"id": path.name, "columns": columns, "settings": _json(path / _SETTINGS)}
+    return {"id": path.name, "columns": columns, "settings": _json(_file(root, path / _SETTINGS))}
 
 
 def reports(folder: str) -> list[dict[str, Any]]:
     """The pages of evaluations, newest first, each with the rows of the JSON document beside it."""
-    found = []
-    for path in _entries(folder):
-        if path.suffix != ".html" or not path.is_file():
+    root, found = _root(folder), []
+    for path in _entries(root):
+        if path.suffix != ".html" or _file(root, path) is None:
             continue
-        beside = _json(path.with_suffix(".json"))
+        beside = _json(_file(root, path.with_suffix(".json")))
         state = path.stat()
         title = beside.get("title")
         found.append(
@@ -100,9 +104,9 @@ def comparison(folder: str, acting: str, shadow: str) -> dict[str, Any] | None:
         acting: the policy under which the jobs ran.
         shadow: the other one; empty: any.
     """
-    dated = []
-    for path in _entries(folder):
-        if path.suffix == ".json" and path.is_file():
+    root, dated = _root(folder), []
+    for path in _entries(root):
+        if path.suffix == ".json" and _file(root, path) is not None:
             state = path.stat()
             if state.st_size <= _LARGEST_COMPARISON_BYTES:
                 dated.append((state.st_mtime_ns, str(path)))
@@ -140,7 +144,6 @@ def _comparison(name: str, _written_ns: int) -> dict[str, Any]:
                 "high_ratio": high,
                 "job_count": count if _finite(count) else None,
                 "refused": refused if isinstance(refused, str) else None,
-                "text": None,
             }
         )
     return {"paired": rows}
@@ -162,22 +165,48 @@ def _report_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _entries(folder: str) -> list[Path]:
+def _root(folder: str) -> Path | None:
+    return Path(folder).resolve() if folder else None
+
+
+def _entries(root: Path | None) -> list[Path]:
+    """What lies in a folder."""
     try:
-        entries = sorted(Path(folder).iterdir()) if folder else []
+        entries = [] if root is None else sorted(root.iterdir())
     except OSError:
         return []
-    return [each for each in entries if _NAME.fullmatch(each.name)][:_MOST]
+    named = [each for each in entries if _NAME.fullmatch(each.name)][:_MOST]
+    return [each for each in named if root is not None and _leads_inside(root, each)]
 
 
 def _inside(folder: str, name: str) -> Path:
-    if not folder or not _NAME.fullmatch(name):
+    root = _root(folder)
+    if root is None or not _NAME.fullmatch(name) or not _leads_inside(root, root / name):
         raise NotFound("there is nothing of this name", field="name")
-    root = Path(folder).resolve()
-    path = (root / name).resolve()
-    if not path.is_relative_to(root):  # a link that leads elsewhere
-        raise NotFound("there is nothing of this name", field="name")
-    return path
+    return (root / name).resolve()
+
+
+def _file(root: Path | None, path: Path) -> Path | None:
+    """A file that may be read; None: there is none, or it lies outside the folder."""
+    try:
+        return path if root is not None and path.is_file() and _leads_inside(root, path) else None
+    except OSError:
+        return None
+
+
+def _leads_inside(root: Path, path: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links in a circle
+        return False
+
+
+@lru_cache(maxsize=_MOST)
+def _summary(curve: Path, _written_ns: int, _size: int) -> tuple[int, tuple[tuple[str, float], ...]]:
+    """Number of rows of a curve, and the figures of the last one. Read once for each change of the file."""
+    rows = _rows(curve)
+    last = rows[-1] if rows else {}
+    return len(rows), tuple((key, value) for key, value in last.items() if _finite(value))
 
 
 def _rows(curve: Path) -> list[dict[str, Any]]:
@@ -192,19 +221,22 @@ def _rows(curve: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             found.append(row)
     return found
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path | None) -> dict[str, Any]:
+    """A document of a file; empty: there is none."""
+    if path is None:
+        return {}
     try:
         found = json.loads(path.read_text("utf-8")) if path.stat().st_size <= _LARGEST_BYTES else {}
-    except (OSError, ValueError):
+        return _plain(found) if isinstance(found, dict) else {}
+    except (OSError, ValueError, RecursionError):
         return {}
-    return _plain(found) if isinstance(found, dict) else {}
 
 
 def _plain(value: Any) -> Any:
@@ -217,4 +249,7 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False

@@ -59,7 +59,7 @@ class _Line:
             # Not known any more: what was known is no state of now. The next one is told whole.
             self._now = self._before = self._snapshot = self._delta = None
             return
-        if self._now is not None and found.same(self._now):
+        if self._now is not None and (found.same(self._now) or views.only_time_passed(self.topic, self._now, found)):
             return
         self._before, self._now = self._now, found
         self.base, self.rev = self.rev, revs()
@@ -136,11 +136,6 @@ class Hub:
         self._served: dict[_Owner, int] = {}
         # What may be spent on answers at once until the next round.
         self._at_once_s = ROUND_S
-
-    @property
-    def tabs(self) -> Sequence[Tab]:
-        """The open connections."""
-        return tuple(self._tabs)
 
     def followed(self) -> frozenset[str]:
         """The names of the topics that somebody follows who is awake."""

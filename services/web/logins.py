@@ -19,6 +19,8 @@ from adlro.services.web.sessions import Session, Sessions
 # ingest looks at its users' file once a second: together less than two.
 _EVERY_S: Final = 0.5
 _OLD_S: Final = 1.5
+# While ingest is away not every request waits for its answer.
+_AWAY_OLD_S: Final = 10.0
 _ANSWER_S: Final = 3.0
 _AT_ONCE: Final = 20
 # What may stand in the metadata of a call.
@@ -77,7 +79,8 @@ class Logins:
         session = self.sessions.find(session_id)
         if session is None:
             return None
-        if self._now_s() - session.judged_s > _OLD_S:
+        old_s = _OLD_S if session.unanswered_since_s is None else _AWAY_OLD_S
+        if self._now_s() - session.judged_s > old_s:
             await self._judge(session)
         return self.sessions.find(session_id)
 
@@ -88,14 +91,14 @@ class Logins:
             opened = [each for each in self.sessions if each.sockets]
             for first in range(0, len(opened), _AT_ONCE):
                 await asyncio.gather(*(self._judge(each) for each in opened[first : first + _AT_ONCE]))
-            await self._clients.close_others({each.session_id: each for each in self.sessions})
+            self._clients.close_others({each.session_id: each for each in self.sessions})
 
     async def _judge(self, session: Session) -> None:
-        """Asks ingest; while it is away a login stays as it is: there is nothing to see or do without it."""
+        """Asks ingest; while it is away a login stays as it is for a few minutes: other services tell it something."""
         try:
             async with asyncio.timeout(_ANSWER_S):
                 caller = await caller_of(self._clients.of(session))
         except (AdlroError, TimeoutError):
-            session.judged_s = self._now_s()
+            self.sessions.fail_to_judge(session)
             return
         self.sessions.judge(session, caller)

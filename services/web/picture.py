@@ -237,12 +237,6 @@ class Picture:
         self._snapshot = set()
         self.jobs.known_since_s = since_s
 
-    def forget_jobs(self) -> None:
-        """Nobody tells what becomes of the jobs from now on: before the next snapshot no number of them is right."""
-        if self.jobs_complete:
-            self.jobs_complete = False
-            self.version["complete"] += 1
-
     def take_job(self, job: Job) -> None:
         """A job in its present state; after the snapshot, a state that is older than the known one is passed over."""
         if self._snapshot is not None:

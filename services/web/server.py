@@ -33,6 +33,7 @@ from adlro.services.web.live import MAX_MESSAGE_BYTES, LiveSockets
 from adlro.services.web.logins import Logins
 from adlro.services.web.picture import Picture
 from adlro.services.web.protection import Hosts
+from adlro.services.web.protocols import HttpProtocol, SocketProtocol
 from adlro.services.web.sessions import Sessions
 from adlro.services.web.settings import WebSettings
 
@@ -204,8 +205,8 @@ def _config(settings: WebSettings, parts: Parts) -> uvicorn.Config:
     tls = bool(settings.tls_cert_file)
     return uvicorn.Config(
         make_app(parts),
-        http="h11",
-        ws="websockets-sansio",
+        http=HttpProtocol,
+        ws=SocketProtocol,
         lifespan="off",
         loop="none",
         log_config=None,
@@ -247,7 +248,10 @@ def _listener(address: str, key: str) -> socket.socket:
 
 
 async def _renew(settings: WebSettings, config: uvicorn.Config) -> None:
-    """Takes changed certificates for the connections that follow; if they don't match, the previous ones stay."""
+    """Takes changed certificates for the connections that follow; if they don't match, the previous ones stay.
+
+    New authorities are added; one that was taken out is trusted until the process starts again.
+    """
     files = TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
     seen = files.state()
     while True:
@@ -262,7 +266,13 @@ async def _renew(settings: WebSettings, config: uvicorn.Config) -> None:
             get_logger().error("the changed certificates are not right; the previous ones stay", problem=str(error))
             continue
         if config.ssl is not None:
-            config.ssl.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+            try:
+                config.ssl.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+                if settings.tls_ca_file:
+                    config.ssl.load_verify_locations(settings.tls_ca_file)
+            except OSError as error:  # changed again between the two looks; ssl's errors are of this kind too
+                get_logger().error("the changed certificates could not be loaded", problem=str(error))
+                continue
             get_logger().info("certificates were changed")
 
 

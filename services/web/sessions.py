@@ -17,6 +17,7 @@ from adlro.services.web.viewers import Viewer
 
 TRIES: Final = 5
 TRIES_WITHIN_S: Final = 60.0
+UNANSWERED_S: Final = 300.0
 # Addresses whose tries are remembered; the oldest go.
 _ADDRESSES: Final = 10_000
 _ID_BYTES: Final = 32
@@ -30,7 +31,8 @@ class Session:
         viewer: who logged in; his roles as of now.
         token: his token; never shown, logged or sent to a browser.
         began_s, used_s, judged_s: of a clock that never goes back; the last: when ingest was asked about the token.
-        revoked: the services don't know the token any more, or its roles have changed.
+        unanswered_since_s: since when ingest says nothing of the token; None: it answered the last time.
+        revoked: the services don't know the token any more, its roles have changed, or nobody can say for too long.
         sockets: how many live connections it has.
     """
 
@@ -40,6 +42,7 @@ class Session:
     began_s: float
     used_s: float
     judged_s: float
+    unanswered_since_s: float | None = None
     sockets: int = 0
     revoked: bool = False
 
@@ -108,21 +111,22 @@ class Sessions:
 
     def judge(self, session: Session, caller: Caller | None) -> None:
         """What the services say of a login's token now; None: nobody has it."""
-        session.judged_s = self._now_s()
+        session.judged_s, session.unanswered_since_s = self._now_s(), None
         session.revoked = session.revoked or caller is None or Viewer.of(caller) != session.viewer
 
-    def find(self, session_id: str, *, use: bool = True) -> Session | None:
-        """The login of an id; None: there is none, or no more.
+    def fail_to_judge(self, session: Session) -> None:
+        """The services say nothing of a login's token now; a login of which they have said nothing for long ends."""
+        session.judged_s = self._now_s()
+        if session.unanswered_since_s is None:
+            session.unanswered_since_s = session.judged_s
+        session.revoked = session.revoked or session.judged_s - session.unanswered_since_s >= UNANSWERED_S
 
-        Args:
-            session_id: of the cookie.
-            use: it counts as a request of its user.
-        """
+    def find(self, session_id: str) -> Session | None:
+        """The login of an id, which counts as a request of its user; None: there is none, or no more."""
         session = self._sessions.get(session_id)
         if session is None or self._over(session) is not None:
             return None
-        if use:
-            session.used_s = self._now_s()
+        session.used_s = self._now_s()
         return session
 
     def end(self, session: Session) -> None:

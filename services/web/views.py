@@ -27,6 +27,9 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "queue": ("jobs", "complete"),
     "decisions": ("decisions",),
 }
+# The time alone is told once a second; rounds come twice a second, a little late or early.
+_TIME_EVERY_S: Final = 0.9
+_TIMES: Final = ("wall_unix_s", "time_s")
 # If more rows changed than this part of a window, the whole window is smaller.
 _MOST_ROWS_RATIO: Final = 0.5
 _STATES: Final = {IDLE: "idle", ALLOCATED: "allocated", SHARED: "shared", LOST: "lost"}
@@ -98,6 +101,15 @@ def content(topic: Topic, viewer: Viewer, picture: Picture, wall_unix_s: float) 
         case _:
             found = _decisions(topic, picture)
     return None if found is None else Content(found)
+
+
+def only_time_passed(topic: Topic, before: Content, after: Content) -> bool:
+    """Whether two states of the head differ in the time alone, and by less than what is worth a frame."""
+    if topic.name != "head" or after.data["wall_unix_s"] - before.data["wall_unix_s"] >= _TIME_EVERY_S:
+        return False
+    return after.data.keys() == before.data.keys() and all(
+        value == before.data[name] for name, value in after.data.items() if name not in _TIMES
+    )
 
 
 def delta(topic: Topic, before: Content, after: Content) -> tuple[Mapping[str, Any], bytes] | None:

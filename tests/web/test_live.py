@@ -134,7 +134,7 @@ async def test_twenty_pages_that_never_read_cost_little_and_disturb_nobody(alone
         assert rss_mib() - before_mib < 30.0
         # They did not read, so they did not acknowledge: each key has at most four frames on its way.
         hub = alone.running.parts.live._hub
-        slow = [tab for tab in hub.tabs if len(tab.subscriptions) == len(keys)]
+        slow = [tab for tab in hub._tabs if len(tab.subscriptions) == len(keys)]
         assert len(slow) == 20
         assert all(len(each.unacknowledged) <= 4 for tab in slow for each in tab.subscriptions.values())
 
@@ -275,7 +275,7 @@ async def test_the_streams_are_opened_with_the_first_page_and_closed_after_the_l
         feeds = world.running.feeds
 
         def closed() -> bool:
-            return not feeds.open
+            return feeds._client is None
 
         assert closed()
         ann = await world.logged_in("ann")

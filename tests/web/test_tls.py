@@ -9,9 +9,11 @@ import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import uvicorn
 from websockets.asyncio.client import connect
 from websockets.typing import Origin
 
@@ -19,6 +21,7 @@ from adlro.cli.certs import make_certificates
 from adlro.kit.addresses import ListenFailed
 from adlro.kit.credentials import Credentials
 from adlro.kit.identity import Role, new_token, users_line
+from adlro.services.web import server
 from adlro.services.web.server import RunningWeb, start_web
 from adlro.services.web.settings import WebSettings
 from tests.contract.ingest_suite import ingest_here
@@ -117,6 +120,43 @@ async def test_new_certificates_are_taken_and_wrong_ones_are_not(tmp_path: Path)
         assert not page.context.crashed.is_set()
     finally:
         await page.stop(1.0)
+
+
+async def test_new_authorities_are_taken_and_a_file_that_changes_while_it_is_loaded_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Context:
+        def __init__(self) -> None:
+            self.tries = 0
+            self.authorities: list[str] = []
+
+        def load_cert_chain(self, *_: str) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise ssl.SSLError("key values mismatch")
+
+        def load_verify_locations(self, name: str) -> None:
+            self.authorities.append(name)
+
+    monkeypatch.setattr(server, "_CERTIFICATES_EVERY_S", 0.02)
+    first, second, context = tmp_path / "first", tmp_path / "second", Context()
+    make_certificates(first)
+    make_certificates(second)
+    names = ("web.pem", "web.key", "ca.pem")
+    cert, key, authorities = (str(first / name) for name in names)
+    settings = WebSettings(tls_cert_file=cert, tls_key_file=key, tls_ca_file=authorities)
+    renewing = asyncio.create_task(server._renew(settings, cast(uvicorn.Config, SimpleNamespace(ssl=context))))
+    async with asyncio.timeout(60.0):
+        for number in (1, 2):
+            while context.tries < number:
+                for name in names:
+                    shutil.copy(second / name, first / name)
+                await asyncio.sleep(0.1)
+            assert not renewing.done()
+        while not context.authorities:  # noqa: ASYNC110 - it has no event for it
+            await asyncio.sleep(0.02)
+    assert set(context.authorities) == {authorities}
+    renewing.cancel()
 
 
 @pytest.mark.parametrize(

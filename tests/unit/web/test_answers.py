@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,75 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path, name: str):
         folders.report(str(tmp_path / "inside"), name)
     with pytest.raises(NotFound):
         folders.run(str(tmp_path / "inside"), name)
+
+
+def test_no_link_leads_out_of_the_folder(tmp_path: Path):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for path in (inside / "one", inside / "two", outside / "elsewhere"):
+        path.mkdir(parents=True)
+    secret = json.dumps({"recipe": "secret", "title": "secret", "schema": "adlro.compare.v1", "paired": []})
+    (outside / "secret.json").write_text(secret)
+    (outside / "elsewhere" / "curve.jsonl").write_text('{"secret": 1}\n')
+    (inside / "one" / "curve.jsonl").write_text('{"step": 1}\n')
+    os.symlink(outside / "secret.json", inside / "one" / "settings.json")
+    os.symlink(outside / "elsewhere" / "curve.jsonl", inside / "two" / "curve.jsonl")
+    os.symlink(outside / "elsewhere", inside / "linked")
+    os.symlink("circle", inside / "circle")
+    (inside / "a.html").write_text("<p>")
+    os.symlink(outside / "secret.json", inside / "a.json")
+    os.symlink(outside / "secret.json", inside / "b.html")
+    (shown,) = folders.runs(str(inside))
+    assert (shown["id"], shown["recipe"], shown["last"]) == ("one", None, {"step": 1})
+    assert folders.run(str(inside), "one")["settings"] == {}
+    for name in ("two", "linked", "circle"):
+        with pytest.raises(NotFound):
+            folders.run(str(inside), name)
+    assert [(each["name"], each["title"]) for each in folders.reports(str(inside))] == [("a.html", "a")]
+    assert folders.comparison(str(inside), "dqn", "") is None
+    # A link to what lies in the folder itself is one of its files, also where the folder is a link.
+    os.symlink(inside / "one", inside / "again")
+    os.symlink(inside, tmp_path / "name")
+    assert [each["id"] for each in folders.runs(str(tmp_path / "name"))] == ["again", "one"]
+
+
+@pytest.mark.parametrize("line", ['{"return": 1' + "0" * 400 + "}", "[" * 100_000, '{"return": NaN}', "{", "7"])
+def test_one_strange_curve_hides_no_other(tmp_path: Path, line: str):
+    for name, text in (("good", '{"step": 1}'), ("strange", line)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "curve.jsonl").write_text(text + "\n")
+        (tmp_path / name / "settings.json").write_text("[" * 100_000 if name == "strange" else "{}")
+    assert {each["id"]: each["last"] for each in folders.runs(str(tmp_path))} == {"good": {"step": 1}, "strange": {}}
+    assert "return" not in folders.run(str(tmp_path), "strange")["columns"]
+
+
+def test_a_training_began_when_its_settings_were_written_and_its_curve_is_read_once_for_each_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    read: list[str] = []
+    rows = folders._rows
+
+    def noted(curve: Path) -> list[dict[str, Any]]:
+        read.append(curve.parent.name)
+        return rows(curve)
+
+    monkeypatch.setattr(folders, "_rows", noted)
+    for at, name in enumerate(("older", "newer")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "curve.jsonl").write_text('{"step": 1}\n')
+        (tmp_path / name / "settings.json").write_text("{}")
+        os.utime(tmp_path / name / "settings.json", (1000.0 + at, 1000.0 + at))
+    first = folders.runs(str(tmp_path))
+    assert [(each["id"], each["started_unix_s"]) for each in first] == [("newer", 1001.0), ("older", 1000.0)]
+    (tmp_path / "older" / "checkpoint.pt").write_text("x")
+    assert folders.runs(str(tmp_path)) == first
+    assert sorted(read) == ["newer", "older"]
+    with (tmp_path / "older" / "curve.jsonl").open("a") as curve:
+        curve.write('{"step": 2}\n')
+    (_, older) = folders.runs(str(tmp_path))
+    assert (older["started_unix_s"], older["row_count"], older["last"]) == (1000.0, 2, {"step": 2})
+    assert sorted(read) == ["newer", "older", "older"]
+    (tmp_path / "older" / "settings.json").unlink()
+    assert {each["id"]: each["started_unix_s"] for each in folders.runs(str(tmp_path))}["older"] is None
 
 
 @pytest.mark.parametrize("text", ["plain", "é", "a€", "x😀", ""])

@@ -169,6 +169,7 @@ async def test_without_a_page_the_jobs_are_no_longer_known(picture: Picture, mon
         made.want(nobody, nobody, nobody)
         # What changes from now on is not told: the next page begins with a snapshot.
         assert (picture.jobs_complete, made.jobs_settled) == (False, False)
+        made._running_since_s["jobs"] = 0.0
         made.want(frozenset({"queue"}), nobody, nobody)
         await until(lambda: made.jobs_settled)
         assert {each.job_id for each in picture.jobs.jobs()} == {"job-3"}

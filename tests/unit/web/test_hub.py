@@ -185,7 +185,8 @@ def test_pages_show_what_the_services_said_after_any_course(course, viewers):
         for each in browsers:
             for key in each.tab.subscriptions:
                 assert len(each.tab.subscriptions[key].unacknowledged) <= UNACKNOWLEDGED
-    # Pages that read what they get are right again after two rounds.
+    # Pages that read what they get are right again after two rounds; the time alone is told once a second.
+    now += 1.0
     for each in browsers:
         each.line.extend(hub.wake(each.tab, now))
     for _ in range(2):
@@ -249,6 +250,22 @@ def test_nothing_is_sent_when_nothing_has_changed_nor_to_a_hidden_or_a_busy_page
     assert (frame_of(whole).base, frame_of(whole).data["rows"][3]["state"]) == (None, "running")
     # The busy one has missed no revision, so a difference will do.
     assert [frame_of(messages[0]).base is None for _, messages in hub.tick(4.0, lambda _: False)] == [False]
+
+
+def test_the_time_alone_is_told_once_a_second_and_with_every_other_change():
+    picture = known(job(1))
+    hub = Hub(picture)
+    browser = Browser(hub, EVERYBODY)
+    browser.line.extend(hub.subscribe(browser.tab, "head", 100.0))
+    counts = []
+    for now in (100.5, 101.0, 101.5, 102.0, 102.2, 102.4):
+        if now == 102.2:
+            picture.take_status(status(drained_node_ids=("volta-0",)))
+        tick(hub, [browser], now)
+        browser.deliver(9)
+        browser.acknowledge(9)
+        counts.append(browser.page.state["head"]["wall_unix_s"])
+    assert counts == [100.0, 101.0, 101.0, 102.0, 102.2, 102.2]
 
 
 class Costly:
@@ -353,7 +370,7 @@ def test_what_nobody_follows_costs_nothing():
     hub.sleep(tab)
     assert hub.followed() == frozenset()
     hub.close(tab)
-    assert hub.tabs == ()
+    assert hub._tabs == {}
     assert hub._lines == {}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
 
+from adlro.client import AsyncClient, Credentials, Endpoints
 from adlro.errors import AdlroError, Conflict, LimitExceeded, PermissionDenied, Unauthenticated, Unavailable
 from adlro.kit.identity import Caller, Role
 from adlro.records.identity import Identity
@@ -79,7 +81,7 @@ def test_a_login_ends_after_an_hour_without_a_request_and_after_half_a_day_in_an
     assert world.sessions.sweep() == [(session, "logout")]
     idle = world.begin()
     world.now_s += 3599.0
-    assert world.sessions.find(idle.session_id, use=False) is idle
+    assert world.sessions.sweep() == []
     world.now_s += 1.0
     assert world.sessions.find(idle.session_id) is None
 
@@ -119,6 +121,43 @@ async def test_what_is_no_token_is_sent_nowhere(world, token):
     assert world.asked == []
 
 
+async def test_a_login_of_which_ingest_says_nothing_for_five_minutes_ends(world):
+    session = world.begin()
+    world.told = Unavailable("ingest is away")
+    for _ in range(27):
+        world.now_s += 11.0
+        assert await world.logins.find(session.session_id) is session
+    # Each request waits for an answer that does not come: not every one asks.
+    world.now_s += 5.0
+    asked = len(world.asked)
+    assert await world.logins.find(session.session_id) is session
+    assert len(world.asked) == asked
+    world.now_s += 11.0
+    assert await world.logins.find(session.session_id) is None
+    assert world.sessions.sweep() == [(session, "role")]
+
+
+async def test_an_outage_that_ended_does_not_count_for_the_next_one(world):
+    session = world.begin()
+    away, back = Unavailable("ingest is away"), world.told
+    for world.told in (away, back) * 20:
+        world.now_s += 200.0
+        assert await world.logins.find(session.session_id) is session
+
+
+async def test_a_client_that_is_slow_to_close_delays_no_judgement():
+    class Slow:
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    clients = UserClients(Endpoints(*["127.0.0.1:1"] * 4), Credentials())
+    clients._clients["a login that has ended"] = cast(AsyncClient, Slow())
+    clients.close_others({})
+    assert clients._clients == {}
+    for task in clients._closing:
+        task.cancel()
+
+
 async def test_ingest_is_asked_again_and_its_absence_ends_no_login(world):
     session = world.begin()
     assert await world.logins.find(session.session_id) is session
@@ -129,7 +168,7 @@ async def test_ingest_is_asked_again_and_its_absence_ends_no_login(world):
     assert world.asked == ["token of ann"]
     world.told = Unauthenticated("the line was removed")
     assert await world.logins.find(session.session_id) is session  # asked a moment ago
-    world.now_s += 2.0
+    world.now_s += 11.0
     assert await world.logins.find(session.session_id) is None
 
 
