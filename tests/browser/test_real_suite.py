@@ -15,6 +15,7 @@ from adlro.client import Client
 from adlro.kit.testing import ROOT
 from tests.browser.conftest import Watched
 from tests.browser.test_accessibility import violations
+from tests.browser.test_screens import leftmost
 from tests.e2e.running_suite import ADLRO, RunningSuite, environment, marked_pids, start_suite
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -133,3 +134,11 @@ def test_a_part_that_is_killed_is_told_and_the_page_recovers_by_itself(
     before = clock(page)
     page.wait_for_timeout(3_000)
     assert clock(page) != before
+
+    # The curves go on from what ingest keeps, in this tab and in a fresh one.
+    for shown in (tab, watched(address(suite))):
+        shown.allowed += [*AWAY, "Multiple readback operations"]
+        page = shown.page if shown is tab else shown.open("/")
+        page.locator(".chart canvas").nth(1).wait_for(timeout=60_000)
+        assert leftmost(page, "GPUs allocated", "--tone-3") < 0.25
+        assert page.get_by_role("alert").count() == 0
