@@ -12,6 +12,7 @@ import numpy as np
 from adlro.records.jobs import JobType, PendingReason
 from adlro.records.status import GpuModelFigures, UserCount
 from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.metrics import GpuReading
 
 USERS_SHOWN = 20
 
@@ -56,3 +57,19 @@ def _gpu_models(ledger: Ledger) -> tuple[GpuModelFigures, ...]:
         )
         for at, model in enumerate(layout.gpu_models)
     )
+
+
+def gpu_views(ledger: Ledger) -> list[GpuReading]:
+    """Each GPU in the ledger."""
+    layout, occupancy = ledger.layout, ledger.occupancy
+    return [
+        GpuReading(
+            gpu_id,
+            layout.node_ids[layout.gpu_node[gpu]],
+            layout.model_of(gpu),
+            bool(occupancy.holder[gpu]),
+            bool(occupancy.lost[gpu]),
+            bool(occupancy.drained[layout.gpu_node[gpu]]),
+        )
+        for gpu, gpu_id in enumerate(layout.gpu_ids)
+    ]

@@ -175,10 +175,12 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                 f"{DEFAULT_INTERVAL_S:g}",
                 field="min_interval_s",
             )
-        self._orchestrator.refuse_if_standing_by()
+        self._orchestrator.life.refuse_if_standing_by()
         draining = asyncio.ensure_future(self._draining.wait())
         try:
-            async for encoded in self._statuses.watch(interval_s, draining, self._orchestrator.refuse_if_standing_by):
+            async for encoded in self._statuses.watch(
+                interval_s, draining, self._orchestrator.life.refuse_if_standing_by
+            ):
                 yield encoded
         finally:
             draining.cancel()
@@ -188,7 +190,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListPolicies(self, request: pb.ListPoliciesRequest, context: Context) -> pb.ListPoliciesResponse:
         """The policies to choose from."""
-        self._orchestrator.refuse_if_standing_by()  # only the acting instance knows the choice
+        self._orchestrator.life.refuse_if_standing_by()  # only the acting instance knows the choice
         return pb.ListPoliciesResponse(policies=[policy_to_proto(each) for each in self._orchestrator.choosing.offered])
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
@@ -203,17 +205,17 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
 
     async def ExplainDecision(self, request: pb.ExplainDecisionRequest, context: Context) -> pb.ExplainDecisionResponse:
         """Explains a decision, or why a job waits."""
-        self._orchestrator.refuse_if_standing_by()
+        self._orchestrator.life.refuse_if_standing_by()
         if request.WhichOneof("target") == "decision_id":
-            decision = await self._orchestrator.explain_decision(request.decision_id)
+            decision = await self._orchestrator.answers.decision(request.decision_id)
         else:
-            decision = await self._orchestrator.explain_job(request.job_id)
+            decision = await self._orchestrator.answers.job(request.job_id)
         message = await self._orchestrator.explaining.run(lambda: decision_to_proto(decision))
         return pb.ExplainDecisionResponse(decision=message)
 
     async def ExplainWaiting(self, request: pb.ExplainWaitingRequest, context: Context) -> pb.ExplainWaitingResponse:
         """Explains why a job waits, and when it is expected to start."""
-        told = await self._orchestrator.explain_waiting(request.job_id)
+        told = await self._orchestrator.answers.waiting(request.job_id)
         return pb.ExplainWaitingResponse(explanation=waiting_to_proto(told))
 
     # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
@@ -221,7 +223,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.WatchDecisionsRequest, context: Context
     ) -> AsyncIterator[bytes]:
         """Sends each new decision; summaries several at a time."""
-        self._orchestrator.refuse_if_standing_by()
+        self._orchestrator.life.refuse_if_standing_by()
         view = _view_of(request.view)
         with self._feed.watch(view) as watch:
             past = self._orchestrator.acting.decisions.last(request.history)
@@ -236,7 +238,7 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                     yield b"".join((missed, *news.messages))
                 elif not watch.closed:
                     # Another instance decides now: the error names it, instead of a stream that stays silent.
-                    self._orchestrator.refuse_if_standing_by()
+                    self._orchestrator.life.refuse_if_standing_by()
 
     async def ListDecisions(self, request: pb.ListDecisionsRequest, context: Context) -> pb.ListDecisionsResponse:
         """Stored decisions, newest first, a page at a time; a standby reads them as well."""

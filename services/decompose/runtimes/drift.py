@@ -3,8 +3,8 @@
 Both scores are 1 - p: the share of healthy checks with a smaller deviation. From SUSPECTED on the mix is flagged, so
 each single check flags at most 1 % of unchanged mixes. That rate for each GPU would flag ten of 1,024 healthy ones at
 any time, so GPUs are flagged together, by Benjamini and Hochberg's rule: with n GPUs the k most suspected ones are
-flagged for the largest k for which the k-th p is at most 1 % of k / n, p being that of the newest 20 jobs or of the
-newest 60, whichever is smaller, doubled. If all are healthy, some are flagged in 1 % of looks; of flagged GPUs 1 % are
+flagged for the largest k for which the k-th p is at most 1 % of k / n, p being the smallest of those of the newest 20,
+60 and 180 jobs, times three. If all are healthy, some are flagged in 1 % of looks; of flagged GPUs 1 % are
 healthy on average (benchmarks/drift_flags.py). Consecutive looks share 19 of 20 jobs.
 """
 
@@ -27,6 +27,8 @@ GPU_WINDOW = 20
 """Number of a GPU's newest jobs in its score."""
 SPEED_WINDOW = 60
 """Largest number of a GPU's newest jobs in the estimate of its speed, since it changed."""
+FLAG_WINDOWS = (GPU_WINDOW, SPEED_WINDOW, 180)
+"""Numbers of newest jobs whose p count for the flag: few show a large slowdown soon, many show a small one."""
 _LEAST_JOBS = 5
 _CLIP = 3.0  # a deviation of more standard deviations counts as this many
 _PEER_PRIOR = 20.0  # jobs; the prior that a model's residuals are 0 on average has this weight
@@ -58,6 +60,26 @@ def summary_of(drifts: Iterable[GpuDrift], mix_drift: MixDrift) -> DriftSummary:
     )
 
 
+class _NewestJobs:
+    """The newest jobs of a GPU, as many as the longest window has."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((2 * FLAG_WINDOWS[-1], 2))
+        self._end = 0
+
+    def append(self, residual: float, spread: float) -> None:
+        """Adds one."""
+        if self._end == len(self._rows):
+            self._end = FLAG_WINDOWS[-1]
+            self._rows[: self._end] = self._rows[self._end :].copy()
+        self._rows[self._end] = residual, spread
+        self._end += 1
+
+    def newest(self, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """(n, 2) residual and spread of the newest ones, at most `count`, the oldest first."""
+        return self._rows[max(self._end - min(count, FLAG_WINDOWS[-1]), 0) : self._end]
+
+
 class GpuDriftDetector:
     """Compares each GPU's jobs with the predictions for its model, and with the jobs of its peers."""
 
@@ -66,7 +88,7 @@ class GpuDriftDetector:
 
     def start_over(self) -> None:
         """Forgets everything."""
-        self._jobs: dict[Hashable, deque[tuple[float, float]]] = {}  # by GPU: residual, spread; oldest first
+        self._jobs: dict[Hashable, _NewestJobs] = {}
         self._model: dict[Hashable, str] = {}
         self._states: dict[Hashable, GpuDrift] = {}
         self._sums: dict[Hashable, tuple[float, float]] = {}  # by GPU: of clipped residuals by precision, of precisions
@@ -88,15 +110,15 @@ class GpuDriftDetector:
         if not (math.isfinite(residual) and spread > 0):
             return
         if self._model.get(gpu) != gpu_model:
-            self._jobs[gpu] = deque(maxlen=SPEED_WINDOW)  # another card with the same name
+            self._jobs[gpu] = _NewestJobs()  # another card with the same name
             self._model[gpu] = gpu_model
-        self._jobs[gpu].append((residual, spread))
+        self._jobs[gpu].append(residual, spread)
         self._unit.append(abs(residual) / spread)
         self._unit_count += 1
         if self._unit_count >= 30 and self._unit_count % 10 == 0:
             # The predicted spread may have a constant error: the median of |N(0, 1)| is 0.6745.
             self._scale = float(np.clip(np.median(self._unit) / 0.6745, 0.3, 3.0))
-        jobs = np.array(self._jobs[gpu])
+        jobs = self._jobs[gpu].newest(SPEED_WINDOW)
         precision = 1 / (jobs[:, 1] * self._scale) ** 2
         clip = _CLIP * jobs[:, 1] * self._scale
         self._sums[gpu] = float((np.clip(jobs[:, 0], -clip, clip) * precision).sum()), float(precision.sum())
@@ -137,8 +159,8 @@ class GpuDriftDetector:
         return self._flagged
 
     def _judge(self, gpu: Hashable) -> GpuDrift:
-        jobs = np.array(self._jobs[gpu])  # n x (residual, spread)
-        count = len(jobs)
+        jobs = self._jobs[gpu].newest(FLAG_WINDOWS[-1])
+        count = min(len(jobs), SPEED_WINDOW)
         if count < _LEAST_JOBS:
             self._p.pop(gpu, None)  # another card with the same name
             return GpuDrift(job_count=count)
@@ -149,12 +171,12 @@ class GpuDriftDetector:
         # Sums over the newest 1, 2, ... n jobs.
         weights = np.cumsum(precision[::-1])
         sums = np.cumsum((residual * precision)[::-1])
-        at = min(count, GPU_WINDOW) - 1
-        z = float(sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at])))
-        # All of its newest jobs show a small slowdown that these are too few for, among many GPUs.
-        of_all = float(sums[-1] / math.sqrt(weights[-1] * (1 + peers_variance * weights[-1])))
-        self._p[gpu] = min(1.0, 2.0 * _NORMAL.cdf(-max(z, of_all)))
-        return GpuDrift(_NORMAL.cdf(z), False, self._speed(sums, weights, peers_variance), count)
+        ats = [min(len(jobs), window) - 1 for window in FLAG_WINDOWS]
+        of_windows = [float(sums[at] / math.sqrt(weights[at] * (1 + peers_variance * weights[at]))) for at in ats]
+        # All of its newest jobs show a small slowdown that the newest of them are too few for, among many GPUs.
+        self._p[gpu] = min(1.0, len(FLAG_WINDOWS) * _NORMAL.cdf(-max(of_windows)))
+        speed = self._speed(sums[:count], weights[:count], peers_variance)
+        return GpuDrift(_NORMAL.cdf(of_windows[0]), False, speed, count)
 
     def _speed(
         self,
@@ -188,7 +210,7 @@ class GpuDriftDetector:
             weight += of_other[1]
         if not weight:
             return 0.0, 0.0
-        weight += _PEER_PRIOR / (self._jobs[gpu][-1][1] * self._scale) ** 2
+        weight += _PEER_PRIOR / (self._jobs[gpu].newest(1)[0, 1] * self._scale) ** 2
         return total / weight, 1 / weight
 
 

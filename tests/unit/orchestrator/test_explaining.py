@@ -156,7 +156,7 @@ async def test_a_submitter_is_not_told_why_nothing_acts(redis_url: str) -> None:
     try:
         house.start()
         await house.kill()
-        house.orchestrator._problem = "the cluster has an attempt of job-7 that nobody knows"
+        house.orchestrator.life.problem = "the cluster has an attempt of job-7 that nobody knows"
         for role, named in ((Role.SUBMITTER, False), (Role.READER, True)):
             with called_by(Caller("ann", frozenset({role}))), pytest.raises(Unavailable) as refused:
                 house.orchestrator.capacity()
@@ -181,7 +181,7 @@ async def test_a_user_hears_of_his_own_jobs_also_when_they_ended(redis_url: str)
         moved = replace(waits, submit_s=0.0, pending_reason=PendingReason.RESOURCES, message=text)
         await house.store.move(await house.store.newest_token(), [Move(gone, 0), Move(moved, 0)])
         with called_by(Caller("ann", frozenset({Role.SUBMITTER}))):
-            told = await house.orchestrator.explain_waiting(waits.job_id)
+            told = await house.orchestrator.answers.waiting(waits.job_id)
         assert told.sentence == f"stopped for another job, after {ended.job_id}"
     finally:
         await house.close()

@@ -72,7 +72,7 @@ async def test_without_a_checkpoint_the_fallback_decides_until_there_is_one(hous
     assert "there is no checkpoint" in status.policy_problem
     await house.submit(5.0)
     (job,) = await ended(house, 1)
-    decision = await house.orchestrator.explain_job(job.job_id)
+    decision = await house.orchestrator.answers.job(job.job_id)
     assert (decision.policy, decision.basis) == ("dqn", DecisionBasis.MISSING)
     assert "hold_gang starts job-1" in decision.summary
     assert "no checkpoint" in decision.basis_text
@@ -82,7 +82,7 @@ async def test_without_a_checkpoint_the_fallback_decides_until_there_is_one(hous
     await house.until(there(lambda: bool(house.orchestrator.acting.policy.version)))
     await house.submit(5.0)
     await ended(house, 2)
-    decision = await house.orchestrator.explain_job("job-2")
+    decision = await house.orchestrator.answers.job("job-2")
     status = await house.orchestrator.status()
     assert decision.basis in (DecisionBasis.POLICY, DecisionBasis.MARGIN)
     assert decision.policy_version == status.policy_version != ""
@@ -182,7 +182,7 @@ async def test_a_job_that_is_held_is_told_who_holds_it(
     assert job.message == f"could start, but {text} holds it back"
     status = await house.orchestrator.status()
     assert (status.policy, status.deciding_policy, status.deciding_basis) == (policy, decides, basis)
-    explained = await house.orchestrator.explain_job(job.job_id)
+    explained = await house.orchestrator.answers.job(job.job_id)
     assert (explained.policy, explained.deciding_policy, explained.basis) == (policy, decides, basis)
     assert job.message in explained.summary
     assert f"{decides} rejects this GPU for the job now" in {each.reason for each in explained.masked}
@@ -197,7 +197,7 @@ async def test_a_late_policy_holds_nothing_up_where_time_goes_on(house: House, r
     await house.submit(3.0)
     await ended(house, 1)
     assert not released.is_set()
-    assert (await house.orchestrator.explain_job("job-1")).basis is DecisionBasis.LATE
+    assert (await house.orchestrator.answers.job("job-1")).basis is DecisionBasis.LATE
 
 
 async def test_in_virtual_time_a_slow_policy_decides_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,14 +285,14 @@ async def test_a_new_checkpoint_is_taken_up_and_a_bad_one_is_not(house: House, t
     assert house.registry.get_sample_value("adlro_orchestrator_checkpoints_total", {"outcome": "refused"}) == 3
     await house.submit(5.0)
     await ended(house, 1)
-    assert (await orchestrator.explain_job("job-1")).policy_version == second
+    assert (await orchestrator.answers.job("job-1")).policy_version == second
     # What is taken away does not end what serves.
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.onnx").unlink()
     await house.until(there(lambda: "there is no checkpoint" in orchestrator.choosing.checkpoint.problem))
     await house.submit(5.0)
     await ended(house, 2)
-    assert (await orchestrator.explain_job("job-2")).policy_version == second
+    assert (await orchestrator.answers.job("job-2")).policy_version == second
 
 
 @pytest.mark.each_python
@@ -414,7 +414,7 @@ async def test_the_shadow_says_what_it_would_have_done_and_places_nothing(
     for each in differed:
         assert each.shadow is not None
         assert each.shadow.job_id != each.job_id
-        assert await orchestrator.explain_decision(each.decision_id) == each
+        assert await orchestrator.answers.decision(each.decision_id) == each
 
 
 async def test_the_shadow_is_kept_for_later_starts_until_it_is_ended(house: House) -> None:
@@ -464,7 +464,7 @@ async def test_a_decision_names_its_runner_up_and_what_it_rests_on(house: House,
     await house.cluster.set_clock(Clock(ClockMode.VIRTUAL, 0.0, False, 0.0))
     await ended(house, 2)
     first = f"d-{(await house.orchestrator.status()).fencing_token}-1"
-    decision = await house.orchestrator.explain_decision(first)
+    decision = await house.orchestrator.answers.decision(first)
     assert decision.job_id == "job-2"  # the shorter
     assert decision.runner_up is not None
     assert (decision.runner_up.job_id, decision.hold_score) in (("job-2", None), ("job-1", None))
@@ -487,7 +487,7 @@ async def test_a_waiting_job_is_explained_by_what_the_policy_would_say_now(house
         return "could start, but dqn" in jobs[1].message
 
     await house.until(held)
-    decision = await house.orchestrator.explain_job("job-2")
+    decision = await house.orchestrator.answers.job("job-2")
     assert not decision.decision_id
     assert decision.hold_score == pytest.approx(50.0)
     assert decision.candidates

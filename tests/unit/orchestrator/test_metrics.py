@@ -13,11 +13,11 @@ from adlro.placement import Placement
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import AttemptRef, PendingReason, Preemptible
 from adlro.records.status import EventLag
+from adlro.services.orchestrator.figures import gpu_views
 from adlro.services.orchestrator.instrumented import InstrumentedCluster, InstrumentedStore
 from adlro.services.orchestrator.ledger import transitions
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.metrics import OrchestratorMetrics, View, show_view
-from adlro.services.orchestrator.orchestrator import gpu_views
 from adlro.services.orchestrator.ports import Launched
 from adlro.store.keys import DRAINED, LEASE
 from tests.ledgers import job, queue

@@ -9,7 +9,7 @@ import pytest
 from adlro.errors import AdlroError, DeadlineExceeded, Stale, Unavailable
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobState, PendingReason
-from adlro.services.orchestrator.orchestrator import OUTAGE_SESSIONS, Orchestrator
+from adlro.services.orchestrator.life import OUTAGE_SESSIONS, Life
 from tests.unit.orchestrator.house import House
 
 
@@ -36,7 +36,7 @@ async def test_an_outage_is_told_whatever_else_fails_meanwhile(
     failures = iter([error] * (OUTAGE_SESSIONS - 1) + [Stale("took the lease")])
     move, moves = house.store.move, 0
 
-    async def fails(orchestrator: Orchestrator, token: int) -> None:
+    async def fails(life: Life, token: int) -> None:
         raise next(failures, error)
 
     async def fails_once(*args: Any) -> list[int]:
@@ -46,7 +46,7 @@ async def test_an_outage_is_told_whatever_else_fails_meanwhile(
             raise OSError("connection lost")
         return await move(*args)
 
-    monkeypatch.setattr(Orchestrator, "_act", fails)
+    monkeypatch.setattr(Life, "_act", fails)
     monkeypatch.setattr(house.store, "move", fails_once)
     await house.submit(2.0)
     house.start(lease_s=0.5)

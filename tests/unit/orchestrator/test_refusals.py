@@ -536,7 +536,7 @@ async def test_after_a_restart_a_refused_job_is_launched_again(house: House) -> 
     await house.until(refused)
     status = await house.orchestrator.status()
     assert (status.queue_length, status.waiting_for_begin_time_count) == (1, 0)
-    assert "not now" in (await house.orchestrator.explain_job("job-1")).summary
+    assert "not now" in (await house.orchestrator.answers.job("job-1")).summary
     await house.kill()
     house.start("fcfs", max_attempts=9)
     await house.until_acting()

@@ -25,7 +25,7 @@ from adlro.placement import Placement
 from adlro.records.cluster import Cluster
 from adlro.records.events import Clock, ClockMode
 from adlro.records.jobs import JobState, PendingReason
-from adlro.services.orchestrator.orchestrator import Orchestrator
+from adlro.services.orchestrator.life import Life
 from adlro.store import Move
 from adlro.store.keys import TOKEN
 from tests.unit.orchestrator.core_house import CoreHouse
@@ -344,14 +344,14 @@ async def test_one_acts_the_other_stands_by_and_takes_over(house: House, redis_u
 async def test_sessions_that_fail_leave_no_cancellation_behind(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Python 3.11.3 a timeout in the loop would be taken for an order to end, and nothing placed ever again."""
     counts = []
-    act = Orchestrator._act
+    act = Life._act
 
-    async def fails(orchestrator: Orchestrator, token: int) -> None:
+    async def fails(life: Life, token: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         counts.append(task.cancelling())
         if len(counts) > 6:
-            await act(orchestrator, token)
+            await act(life, token)
 
         async def lose_redis() -> None:
             raise OSError("connection lost")
@@ -360,7 +360,7 @@ async def test_sessions_that_fail_leave_no_cancellation_behind(house: House, mon
             group.create_task(lose_redis())
             group.create_task(asyncio.sleep(60))
 
-    monkeypatch.setattr(Orchestrator, "_act", fails)
+    monkeypatch.setattr(Life, "_act", fails)
     house.start(lease_s=0.5)
     await house.submit(3.0)
     await house.until_final(1)
@@ -389,16 +389,16 @@ async def test_waiting_jobs_say_why_and_decisions_are_explained(house: House) ->
         return [job.pending_reason for job in jobs if job] == [PendingReason.RESOURCES, PendingReason.NO_FITTING_GPU]
 
     await house.until(explained)
-    decision = await house.orchestrator.explain_job("job-1")
+    decision = await house.orchestrator.answers.job("job-1")
     assert decision.gpu_id == "volta-0/0"
     assert decision.candidates[0].gpu_id == "volta-0/0"
     assert decision.candidates[0].score == -1.0
-    waits = await house.orchestrator.explain_job("job-6")
+    waits = await house.orchestrator.answers.job("job-6")
     assert waits.gpu_id == ""
     assert not waits.candidates
     assert any("busy with job-" in each.reason for each in waits.masked)
     with pytest.raises(NotFound):
-        await house.orchestrator.explain_job("job-99")
+        await house.orchestrator.answers.job("job-99")
 
 
 async def test_policy_and_drains_outlive_the_process(house: House) -> None:

@@ -46,7 +46,7 @@ def asked(house: House) -> list[list[str]]:
 
 
 def table(house: House) -> PairTable:
-    session = house.orchestrator._ready_session()
+    session = house.orchestrator.life.ready_session()
     assert session is not None
     return session.ledger._pairs
 

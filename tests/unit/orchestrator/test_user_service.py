@@ -49,6 +49,6 @@ async def test_a_new_orchestrator_knows_what_users_have_had(house: House) -> Non
     for user in ("bob", "ann", "cid"):
         await house.submit(1.0, user=user, gpu_memory_mib=99999)
     await house.until_taken_up()
-    session = house.orchestrator._session
+    session = house.orchestrator.life.session
     assert session is not None
     assert session.ledger.observe(session.now_s).job_user_service_s[0].tolist() == [3.0, 5.0, 0.0]

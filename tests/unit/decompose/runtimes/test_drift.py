@@ -67,6 +67,23 @@ def test_slow_gpus_among_many_are_flagged_and_few_others():
     assert all(states[gpu].score >= SUSPECTED for gpu in flagged)
 
 
+@pytest.mark.slow
+def test_a_slowdown_of_a_fifth_among_a_thousand_gpus_is_flagged_when_its_jobs_are_enough():
+    """The newest 60 jobs are too few for that: their p is not below 1 % of 1 / 1,024 for sure."""
+    rng = np.random.default_rng(15)
+    drift = GpuDriftDetector()
+    for residuals in 0.4 * rng.standard_normal((20, 1024)):
+        for gpu, residual in enumerate(residuals.tolist()):
+            drift.observe(gpu, "v100_sxm2", residual, 0.4)
+    for slow in range(12):
+        flagged = []
+        for residual in (0.4 * rng.standard_normal(180) - math.log(0.8)).tolist():
+            drift.observe(slow, "v100_sxm2", residual, 0.4)
+            flagged.append(drift.state(slow).flagged)
+        assert any(flagged)
+    assert not any(drift.state(gpu).flagged for gpu in range(12, 1024))
+
+
 def test_whether_a_gpu_is_flagged_does_not_depend_on_who_asks_first():
     drifts = [large_fleet(np.random.default_rng(13), 60, slow=3) for _ in range(2)]
     one = {gpu: drifts[0].state(gpu) for gpu in range(60)}
