@@ -50,7 +50,7 @@ def head(picture: Picture, viewer: Viewer, wall_unix_s: float) -> dict[str, Any]
         **_gpus(picture),
     }
     if not viewer.sees_all:
-        return common | {"alerts": []}
+        return common  # no `alerts`: an empty list would say that nothing needs anybody
     shown = common | _status(picture) | _busy(picture)
     return shown | {"alerts": alerts(picture, shown)}
 
@@ -189,7 +189,9 @@ def alerts(picture: Picture, shown: Mapping[str, Any]) -> list[dict[str, str]]:
     refused = picture.jobs.counts(None)["reason"].get("no_fitting_gpu", 0) if picture.jobs_complete else 0
     if refused:
         jobs = "1 job asks" if refused == 1 else f"{refused} jobs ask"
-        told.append(_alert("warning", f"{jobs} for more than any GPU has.", "/queue?filter=reason%3Ano_fitting_gpu"))
+        told.append(
+            _alert("warning", f"{jobs} for more than any GPU has.", "/queue?reason=no_fitting_gpu&state=pending")
+        )
     if picture.clock is not None and picture.clock.paused and picture.clock.mode is not ClockMode.REAL:
         told.append(_alert("warning", "The cluster's clock is paused.", "/"))
     return told

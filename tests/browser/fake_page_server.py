@@ -88,6 +88,11 @@ class FakePageServer:
         self.actions: list[tuple[str, dict[str, Any]]] = []
         self.requests: dict[str, int] = defaultdict(int)
         self.failing: dict[str, tuple[int, str]] = {}  # paths that answer an error
+        self.blamed: dict[str, str] = {}  # fields that such an error names
+        self.slow_s: dict[str, float] = {}  # paths and actions that answer late
+        self.epoch = "e1"
+        self.silent = False  # nothing is sent to a tab but what a test sends
+        self.full = ""  # the words by which a new tab is sent away
         self.url = ""
         self._server: uvicorn.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -182,7 +187,7 @@ class FakePageServer:
         while True:
             await asyncio.sleep(1)
             for tab in list(self.tabs):
-                if "head" in tab.revs and not tab.asleep:
+                if "head" in tab.revs and not tab.asleep and not self.silent:
                     await tab.delta("head", {"wall_unix_s": time.time()})
 
     # --- routes ---
@@ -216,6 +221,9 @@ class FakePageServer:
         return answer
 
     async def _logout(self, request: Request) -> Response:
+        if "logout" in self.failing:
+            status, text = self.failing["logout"]
+            return JSONResponse({"error": text}, status)
         self.session = None
         await self._close_sockets()
         return Response(status_code=204)
@@ -224,15 +232,17 @@ class FakePageServer:
         if request.headers.get("x-adlro") != "1":
             return JSONResponse({"error": "the header X-ADLRO is missing"}, 403)
         name, content = request.path_params["name"], await request.json()
+        await asyncio.sleep(self.slow_s.get(name, 0))
         if name in self.failing:
             status, text = self.failing[name]
-            return JSONResponse({"error": text}, status)
+            return JSONResponse({"error": text, "field": self.blamed.get(name, "")}, status)
         self.actions.append((name, content))
         return JSONResponse({"job_id": "job-9001"} if name == "submit" else {})
 
     async def _api(self, request: Request) -> Response:
         path = request.path_params["path"]
         self.requests[path] += 1
+        await asyncio.sleep(self.slow_s.get(path, 0))
         if not self._known(request):
             return JSONResponse({"error": "log in", "code": "UNAUTHENTICATED"}, 401)
         if path in self.failing:
@@ -250,10 +260,21 @@ class FakePageServer:
             await socket.close(1008)
             return
         await socket.accept()
+        if self.full:
+            await socket.send_text(json.dumps({"op": "bye", "reason": "limit", "text": self.full}))
+            await socket.close(1013)
+            return
         tab = Tab(socket)
         self.tabs.append(tab)
         try:
-            hello = {"op": "hello", "epoch": "e1", "user": "ada", "roles": ["operator"], "tick_s": 0.5, "limits": {}}
+            hello = {
+                "op": "hello",
+                "epoch": self.epoch,
+                "user": "ada",
+                "roles": ["operator"],
+                "tick_s": 0.5,
+                "limits": {},
+            }
             await socket.send_text(json.dumps(hello))
             await socket.send_text(json.dumps({"op": "sources"} | self.cluster.sources))
             while True:
@@ -269,7 +290,8 @@ class FakePageServer:
         match message["op"]:
             case "subscribe":
                 try:
-                    await tab.snapshot(message["key"], self.cluster)
+                    if not self.silent:
+                        await tab.snapshot(message["key"], self.cluster)
                 except KeyError as error:
                     refused = {"op": "refused", "key": message["key"], "error": str(error.args[0])}
                     await tab.socket.send_text(json.dumps(refused))
@@ -281,6 +303,8 @@ class FakePageServer:
                 tab.asleep = True
             case "wake":
                 tab.asleep = False
+                if self.silent:
+                    return
                 for key in list(tab.revs):
                     await tab.snapshot(key, self.cluster)
 

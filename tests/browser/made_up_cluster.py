@@ -277,6 +277,8 @@ class Cluster:
                 return self._job_answer(parts[1])
             case "gpus" if "/".join(parts[1:]) in self.gpus:
                 return self._gpu_answer("/".join(parts[1:]))
+            case "decisions" if len(parts) == 1:
+                return self._older_decisions(query)
             case "decisions":
                 return self._decision_answer(parts[1])
             case "gantt":
@@ -362,6 +364,11 @@ class Cluster:
             "attempts": [{"job": "job-2", "start_s": times[0], "end_s": times[50], "outcome": "succeeded"}],
             "grafana_url": "",
         }
+
+    def _older_decisions(self, query: dict[str, str]) -> dict[str, Any]:
+        to_s, most = float(query.get("to") or self.now_s), int(query.get("count") or 50)
+        rows = [each for each in self.decisions() if each["time_s"] < to_s]
+        return {"decisions": rows[:most], "older_s": rows[most - 1]["time_s"] if len(rows) > most else None}
 
     def _decision_answer(self, decision_id: str) -> dict[str, Any] | None:
         row = next((each for each in self.decisions() if each["id"] == decision_id), None)

@@ -62,3 +62,20 @@ def test_login_and_dialogs_have_none(watched: Callable[..., Watched]) -> None:
         page.get_by_role("button", name="Cancel job").click()
         page.get_by_role("dialog").wait_for()
         assert violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_that_are_old_can_still_be_read(
+    scheme: str, server: FakePageServer, watched: Callable[..., Watched]
+) -> None:
+    tab = watched(server.url, color_scheme=scheme)
+    for path in ("/", "/queue", "/jobs/job-2", "/gpus/v100-0%2F1"):
+        page = tab.open(path)
+        away = {"state": "away", "since_unix_s": 0, "error": "connection refused"}
+        server.say(op="sources", ingest=away, decompose=away, orchestrator=away, cluster=away)
+        page.locator(".panel.old").first.wait_for()
+        assert violations(page) == [], path
+    page = tab.open("/")
+    server.say(op="stale", key="head", since_unix_s=0)
+    page.locator(".panel.head.old .state-stale").wait_for()
+    assert violations(page) == []

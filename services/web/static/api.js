@@ -35,8 +35,12 @@ export const get = (path, signal) => ask(path, { signal });
 export const post = (path, content = {}) =>
   ask(path, { method: "POST", headers: { "content-type": "application/json", "x-adlro": "1" }, body: JSON.stringify(content) });
 
+/** A question that was asked so long ago is given up for a new one. */
+const LONGEST_WAIT_MS = 60_000;
+
 /**
- * The answer to a GET; `data` of the last success stays while it is asked again.
+ * The answer to a GET; `data` of the last success stays while it is asked again. An answer that takes longer than
+ * `every_s` is waited for; only another path, or `again`, gives it up.
  * @param {string | null} path null: nothing is asked
  * @param {number} [every_s] asks again so often while the tab is shown; 0: never
  * @returns {{data: any, error: Refused | null, loading: boolean, again: () => void}}
@@ -44,15 +48,20 @@ export const post = (path, content = {}) =>
 export function useAnswer(path, every_s = 0) {
   const [answer, setAnswer] = useState(/** @type {{path: string | null, data: any, error: Refused | null}} */ ({ path: null, data: null, error: null }));
   const [round, setRound] = useState(0);
-  const stop = useRef(/** @type {AbortController | null} */ (null));
+  const asked_ms = useRef(/** @type {number | null} */ (null)); // when the question began that has no answer yet
   useEffect(() => {
     if (path === null) return undefined;
     const abort = new AbortController();
-    stop.current = abort;
+    asked_ms.current = Date.now();
     get(path, abort.signal).then(
-      (data) => setAnswer({ path, data, error: null }),
+      (data) => {
+        if (abort.signal.aborted) return;
+        asked_ms.current = null;
+        setAnswer({ path, data, error: null });
+      },
       (error) => {
         if (abort.signal.aborted) return;
+        asked_ms.current = null;
         const refused = error instanceof Refused ? error : new Refused(0, String(error));
         setAnswer((before) => ({ path, data: before.path === path ? before.data : null, error: refused }));
       },
@@ -61,7 +70,10 @@ export function useAnswer(path, every_s = 0) {
   }, [path, round]);
   useEffect(() => {
     if (!every_s || path === null) return undefined;
-    const timer = setInterval(() => document.hidden || setRound((before) => before + 1), every_s * 1000);
+    const timer = setInterval(() => {
+      if (document.hidden || (asked_ms.current !== null && Date.now() - asked_ms.current < LONGEST_WAIT_MS)) return;
+      setRound((before) => before + 1);
+    }, every_s * 1000);
     return () => clearInterval(timer);
   }, [path, every_s]);
   const again = useCallback(() => setRound((before) => before + 1), []);

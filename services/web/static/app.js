@@ -8,6 +8,7 @@ import { Notice, Skeleton, StateMark } from "./parts.js";
 import { navigate, start as startRouter, usePlace } from "./router.js";
 import { begin, has, live, logout, useConnection, useSession, useView } from "./session.js";
 import { setTheme, theme } from "./theme.js";
+import { useTitle } from "./title.js";
 
 /** @type {[string, string, string][]} screen, path, word */
 const NAVIGATION = [
@@ -42,7 +43,16 @@ const SCREENS = {
 /** @param {{screen: string}} props */
 function Navigation({ screen }) {
   const here = PARENTS[screen] ?? screen;
-  return html`<nav aria-label="Screens"><ul>
+  const list = useRef(/** @type {HTMLElement | null} */ (null));
+  // On a narrow screen the entries are wider than the bar, which shows the first of them.
+  useEffect(() => {
+    const box = list.current;
+    const entry = box?.querySelector('[aria-current="page"]');
+    if (!box || !entry) return;
+    const [inside, outside] = [entry.getBoundingClientRect(), box.getBoundingClientRect()];
+    if (inside.left < outside.left || inside.right > outside.right) box.scrollLeft += inside.left - outside.left - (outside.width - inside.width) / 2;
+  }, [here]);
+  return html`<nav aria-label="Screens"><ul ref=${list}>
     ${NAVIGATION.filter(([name]) => has(name)).map(([name, path, word]) => html`<li key=${name}>
       <a href=${path} aria-current=${name === here ? "page" : undefined}>${word}</a></li>`)}
   </ul></nav>`;
@@ -69,19 +79,41 @@ function ThemeSwitch() {
     </select></label>`;
 }
 
+/** After a login one is back where one was. */
+const loginPath = () => `/login?${new URLSearchParams({ from: location.pathname + location.search })}`;
+
+/** @param {string} text of a service, such as "this login has 10 pages open" */
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 /** Which service is away since when, over all screens. */
 function Banners() {
   const { state, text, sources } = useConnection();
   const { renewed } = useSession();
   const silent = Object.entries(sources).filter(([, source]) => source.state === "away");
   return html`<div class="banners" role="status" aria-live="polite">
-    ${state === "away" && html`<${Notice} level="bad">The page's server does not answer; what you see is as of then. It is tried again by itself.
+    ${state === "away" && html`<${Notice} level="bad">${sentence(text || "the page's server does not answer")}; what you see is as of then. It is tried again by itself.
       ${" "}<button type="button" onClick=${() => live.retry()}>Try now</button><//>`}
-    ${state === "refused" && html`<${Notice} level="bad">${text}. <a href="/login">Log in</a><//>`}
+    ${state === "refused" && html`<${Notice} level="bad">${sentence(text)}. <a href=${loginPath()}>Log in</a><//>`}
     ${renewed && html`<${Notice} level="warn">This page has a newer version on its server. <button type="button" onClick=${() => location.reload()}>Load it</button><//>`}
     ${state === "live" && silent.map(([name, source]) => html`<${Notice} key=${name} level="bad">
       <strong>${name}</strong> does not answer${source.error ? html`: ${source.error}` : "."} Figures that come from it are greyed.<//>`)}
   </div>`;
+}
+
+/** @param {{path: string}} props */
+function NoScreen({ path }) {
+  useTitle("No such page");
+  return html`<h1 tabindex="-1">No such page</h1><p>Nothing is shown at <code>${path}</code>. <a href="/">To the cluster</a></p>`;
+}
+
+function Logout() {
+  const [error, setError] = useState("");
+  const end = () => {
+    setError("");
+    logout().catch((problem) => setError(problem.message));
+  };
+  return html`<button type="button" onClick=${end}>Log out</button>
+    ${error && html`<span role="alert">You are still logged in: ${error}</span>`}`;
 }
 
 /** @param {{name: string, place: import("./router.js").Place}} props */
@@ -97,7 +129,7 @@ function Screen({ name, place }) {
       wanted = false;
     };
   }, [name]);
-  if (!SCREENS[name]) return html`<h1 tabindex="-1">No such page</h1><p>Nothing is shown at <code>${place.id}</code>. <a href="/">To the cluster</a></p>`;
+  if (!SCREENS[name]) return html`<${NoScreen} path=${place.id} />`;
   if (loaded.name !== name) return html`<${Skeleton} what="The screen" rows=${6} />`;
   if (loaded.error) return html`<${Notice} level="bad" role="alert">${loaded.error}<//>`;
   return html`<${loaded.part} key=${name + place.id} id=${place.id} query=${place.query} />`;
@@ -123,9 +155,9 @@ function Page() {
       <div class="bar-end">
         ${me && html`<${ClusterClock} />`}
         ${me?.users_known && html`<span class="who">${me.user} <span class="quiet">${me.roles.join(", ")}</span></span>
-          <button type="button" onClick=${() => logout().catch(() => undefined)}>Log out</button>`}
+          <${Logout} />`}
         <${ThemeSwitch} />
-        ${me && html`<span role="status"><${StateMark} state=${connection.silent ? "stale" : connection.state} since_ms=${connection.since_ms} text=${connection.text} /></span>`}
+        ${me && html`<span role="status"><${StateMark} state=${connection.silent ? "stale" : connection.state} since_ms=${connection.silent ? connection.heard_ms : connection.since_ms} text=${connection.text} /></span>`}
       </div>
     </header>
     ${me && html`<${Banners} />`}

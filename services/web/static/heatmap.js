@@ -87,7 +87,8 @@ export class Heatmap {
 
   /** @param {any} data of the topic `gpus` @param {string} metric a plane's name */
   draw(data, metric) {
-    const same = this.data && data.gpus === this.data.gpus && data.node === this.data.node;
+    // Each whole state brings new arrays, of the same GPUs: whose button has the focus keeps it.
+    const same = this.data && ["gpus", "node", "nodes", "model", "models"].every((name) => alike(data[name], this.data[name]));
     this.data = data;
     if (!same) this.#layOut();
     const anew = !same || metric !== this.metric;
@@ -305,6 +306,9 @@ class Paint {
     this.inks[PLAIN_BUCKET] = colour("--tone-1");
   }
 }
+
+/** @param {any[]} one @param {any[]} other */
+const alike = (one, other) => one === other || (one.length === other.length && one.every((value, index) => value === other[index]));
 
 /** @param {string} name @param {string} [className] @param {string} [text] */
 function element(name, className = "", text = "") {

@@ -18,6 +18,7 @@ import { merge, sourcesOf } from "./topics.js";
  * @property {string} key
  * @property {any} data
  * @property {number | null} rev
+ * @property {number} as_of_ms until when its data were those of the server, where `rev` is null
  * @property {number | null} stale_since_ms
  * @property {string} refused
  * @property {Set<() => void>} listeners
@@ -25,7 +26,7 @@ import { merge, sourcesOf } from "./topics.js";
 
 /** No frame for so long from a server that speaks at least every 2 s: the view is stale. */
 const SILENCE_MS = 6_000;
-/** And after so long the connection is made anew. */
+/** And after so long the connection is made anew; also one that does not come about, or gets no greeting. */
 const DEAD_MS = 15_000;
 const FIRST_WAIT_MS = 300;
 const LONGEST_WAIT_MS = 5_000;
@@ -51,6 +52,11 @@ export class Live {
     this.state = "connecting";
     this.since_ms = this.now();
     this.text = "";
+    this.running = false;
+    /** Why the server ended the connection, in its words: it is tried again all the same. */
+    this.farewell = "";
+    /** By how much this machine's clock is ahead of the server's. */
+    this.ahead_ms = 0;
     /** @type {any} */
     this.hello = null;
     this.asleep = false;
@@ -71,29 +77,27 @@ export class Live {
   }
 
   start() {
+    this.running = true;
     this.watch ??= setInterval(() => this.#listen(), 1_000);
     this.#connect();
   }
 
   /** Ends for good: after a logout. */
   stop() {
+    this.running = false;
     clearTimeout(this.timer);
     clearInterval(this.watch);
     this.watch = undefined;
-    const socket = this.socket;
-    this.socket = null;
-    socket?.close(1000);
+    this.#detach();
     for (const topic of this.topics.values()) Object.assign(topic, { data: null, rev: null });
     this.hello = null;
     this.sources = {};
     this.#become("connecting", "");
   }
 
-  /** Tries at once, instead of after the wait. */
+  /** Tries at once, instead of after the wait, or instead of a connection that does not come about. */
   retry() {
-    if (this.state === "live" || this.socket?.readyState === 0) return;
-    clearTimeout(this.timer);
-    this.#connect();
+    if (this.running && this.state !== "live") this.#connect();
   }
 
   /**
@@ -104,7 +108,7 @@ export class Live {
   subscribe(key, listener) {
     let topic = this.topics.get(key);
     if (!topic) {
-      topic = { key, data: null, rev: null, stale_since_ms: null, refused: "", listeners: new Set() };
+      topic = { key, data: null, rev: null, as_of_ms: this.now(), stale_since_ms: null, refused: "", listeners: new Set() };
       this.topics.set(key, topic);
       this.#send({ op: "subscribe", key });
     }
@@ -137,10 +141,12 @@ export class Live {
     for (const name of sourcesOf(key)) {
       const source = this.sources[name];
       if (source?.state !== "away") continue;
-      const since_ms = source.since_unix_s === null ? null : source.since_unix_s * 1000;
+      const since_ms = source.since_unix_s === null ? null : source.since_unix_s * 1000 + this.ahead_ms;
       return { data, state: "away", since_ms, text: `${name} does not answer` };
     }
     if (data === null) return { data, state: "connecting", since_ms: null, text: "" };
+    // Of another process, or of the time before the tab was hidden.
+    if (topic && topic.rev === null) return { data, state: "stale", since_ms: topic.as_of_ms, text: "waits for new figures" };
     if (topic?.stale_since_ms) return { data, state: "stale", since_ms: topic.stale_since_ms, text: "this tab reads too slowly" };
     if (this.silent) return { data, state: "stale", since_ms: this.heard_ms, text: "the page's server is silent" };
     return { data, state: "live", since_ms: null, text: "" };
@@ -150,44 +156,73 @@ export class Live {
   setHidden(hidden) {
     if (hidden === this.asleep) return;
     this.asleep = hidden;
+    if (!hidden) this.#forget();
     this.heard_ms = this.now();
     this.#send({ op: hidden ? "sleep" : "wake" });
-    if (!hidden) this.retry();
+    if (hidden) return;
+    this.retry();
+    this.#tellAll();
   }
 
   #connect() {
+    clearTimeout(this.timer);
+    // Two connections at once would write into the same topics.
+    this.#detach();
     const socket = this.open();
     socket.binaryType = "arraybuffer";
     this.socket = socket;
     this.heard_ms = this.now();
     let opened = false;
     let inbox = Promise.resolve();
+    /** @param {string | ArrayBuffer} data */
+    const take = async (data) => {
+      if (socket !== this.socket) return;
+      if (typeof data === "string") this.#control(JSON.parse(data));
+      else await this.#frame(data, socket);
+    };
     socket.onmessage = ({ data }) => {
       if (socket !== this.socket) return;
       opened = true;
       // In order, also where one frame must be unpacked and the next not.
       inbox = inbox
-        .then(() => (typeof data === "string" ? this.#control(JSON.parse(data)) : this.#frame(data, socket)))
+        .then(() => take(data))
         .catch((error) => {
           console.warn("a frame could not be read; the connection is made anew", error);
-          socket.close();
+          if (socket === this.socket) void this.#closed(true);
         });
     };
-    socket.onclose = () => {
-      if (socket === this.socket) void this.#closed(opened);
-    };
+    // After its last words.
+    socket.onclose = () => void inbox.then(() => (socket === this.socket ? this.#closed(opened) : undefined));
   }
 
-  /** @param {boolean} opened */
-  async #closed(opened) {
+  /** Nothing more is taken from the connection; a browser waits a minute for a dead one to close. */
+  #detach() {
+    const socket = this.socket;
     this.socket = null;
-    for (const topic of this.topics.values()) Object.assign(topic, { rev: null, stale_since_ms: null });
+    socket?.close(1000);
+  }
+
+  /** What the topics have is not known to be the server's state any more. */
+  #forget() {
+    for (const topic of this.topics.values()) {
+      if (topic.rev !== null) topic.as_of_ms = this.heard_ms;
+      Object.assign(topic, { rev: null, stale_since_ms: null });
+    }
+  }
+
+  /** The connection is over, and tried again after a while. @param {boolean} opened whether the server has said anything */
+  async #closed(opened) {
+    this.#detach();
+    this.#forget();
     if (this.state === "refused") return;
     if (!opened && (await this.judge()) === "login") {
-      this.#become("refused", "you are not logged in");
+      if (this.running && !this.socket) this.#become("refused", "you are not logged in");
       return;
     }
-    this.#become(this.hello ? "away" : this.tries > 1 ? "away" : "connecting", "the page's server does not answer");
+    // While that was asked he may have logged out, or have asked for a new connection.
+    if (!this.running || this.socket) return;
+    this.#become(this.hello || this.farewell || this.tries > 1 ? "away" : "connecting", this.farewell || "the page's server does not answer");
+    this.farewell = "";
     const wait_ms = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.tries) * (0.75 + 0.5 * this.random());
     this.tries += 1;
     clearTimeout(this.timer);
@@ -195,10 +230,14 @@ export class Live {
   }
 
   #listen() {
-    if (this.state !== "live" || this.asleep) return;
+    // A hidden tab is told nothing.
+    if (!this.socket || (this.state === "live" && this.asleep)) return;
     const quiet_ms = this.now() - this.heard_ms;
-    if (quiet_ms > DEAD_MS) this.socket?.close();
-    const silent = quiet_ms > SILENCE_MS;
+    if (quiet_ms > DEAD_MS) {
+      void this.#closed(true);
+      return;
+    }
+    const silent = this.state === "live" && quiet_ms > SILENCE_MS;
     if (silent !== this.silent) {
       this.silent = silent;
       this.#tellAll();
@@ -212,7 +251,6 @@ export class Live {
     switch (message.op) {
       case "hello":
         this.hello = message;
-        this.tries = 0;
         this.#become("live", "");
         for (const key of this.topics.keys()) this.#send({ op: "subscribe", key });
         if (this.asleep) this.#send({ op: "sleep" });
@@ -224,7 +262,7 @@ export class Live {
         this.#tellAll();
         break;
       case "stale":
-        if (topic) topic.stale_since_ms = (message.since_unix_s ?? this.now() / 1000) * 1000;
+        if (topic) topic.stale_since_ms = typeof message.since_unix_s === "number" ? message.since_unix_s * 1000 + this.ahead_ms : this.now();
         this.#tell(topic);
         break;
       case "refused":
@@ -234,7 +272,7 @@ export class Live {
       case "bye":
         // "drain" and "limit" pass; who was logged out, or lost his role, must log in again.
         if (message.reason === "role" || message.reason === "logout") this.#become("refused", message.text || "your session ended");
-        else this.text = message.text ?? "";
+        else this.farewell = message.text ?? "";
         break;
     }
   }
@@ -254,6 +292,9 @@ export class Live {
     }
     topic.data = merge(topic.key, header.kind === "delta" ? topic.data : null, header.data, body);
     topic.rev = header.rev;
+    // Only figures show that the server serves this tab: one that greets and then ends the connection is asked ever less often.
+    this.tries = 0;
+    if (typeof header.data?.wall_unix_s === "number") this.ahead_ms = this.now() - header.data.wall_unix_s * 1000;
     topic.stale_since_ms = null;
     topic.refused = "";
     this.#tellSoon(topic);

@@ -26,7 +26,8 @@ export function useSecond() {
 function Age({ since_ms }) {
   useSecond();
   if (!since_ms) return null;
-  return html`<span class="num"> ${duration(Math.max(0, Math.round((Date.now() - since_ms) / 1000)))}</span>`;
+  // It stands in live regions: a figure that changes each second would be read out each second.
+  return html`<span class="num" aria-hidden="true"> ${duration(Math.max(0, Math.round((Date.now() - since_ms) / 1000)))}</span>`;
 }
 
 /** @param {{state: import("./live.js").State, since_ms?: number | null, text?: string}} props */
@@ -161,7 +162,10 @@ export function Confirm({ title, act, danger = false, typed = "", onAct, onClose
       setBusy(false);
     }
   };
-  return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="confirm-title">
+  // What an action under way comes to is told here: the dialog stays until then. A browser asks only once before it closes one.
+  const keep = (/** @type {Event} */ event) => busy && event.preventDefault();
+  const closed = () => (busy ? dialog.current?.showModal() : onClose());
+  return html`<dialog ref=${dialog} onCancel=${keep} onClose=${closed} aria-labelledby="confirm-title">
     <form method="dialog" onSubmit=${submit}>
       <h2 id="confirm-title">${title}</h2>
       ${children}
@@ -169,11 +173,23 @@ export function Confirm({ title, act, danger = false, typed = "", onAct, onClose
         <input type="text" autocomplete="off" value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>`}
       ${error && html`<${Notice} level="bad" role="alert">${error}<//>`}
       <div class="buttons">
-        <button type="button" onClick=${onClose}>Back</button>
+        <button type="button" disabled=${busy} onClick=${onClose}>Back</button>
         <button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy || (typed !== "" && text !== typed)}>${act}</button>
       </div>
     </form>
   </dialog>`;
+}
+
+/**
+ * What a screen reader is told of something that one has asked for, once: a text that changes each second would never let it speak.
+ * @param {{topic: string, text: string | null}} props `topic`: what was asked; `text`: null while there is no answer to it
+ */
+export function Told({ topic, text }) {
+  const [told, setTold] = useState({ topic, text: "" });
+  useEffect(() => {
+    if (told.topic !== topic && text !== null) setTold({ topic, text });
+  }, [topic, text]);
+  return html`<span class="visually-hidden" role="status">${told.text}</span>`;
 }
 
 /** Rows of names and values. @param {{rows: [string, any][]}} props */
@@ -185,14 +201,14 @@ export function Facts({ rows }) {
 
 /** A text with a button that copies it. @param {{text: string, label: string}} props */
 export function Copyable({ text, label }) {
-  const [copied, setCopied] = useState(false);
+  const [copied, setCopied] = useState("");
   const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    setCopied(true);
-    setTimeout(() => setCopied(false), 1_500);
+    const done = await navigator.clipboard.writeText(text).then(() => "Copied", () => "Not allowed");
+    setCopied(done);
+    setTimeout(() => setCopied(""), 1_500);
   };
   return html`<div class="copyable"><code tabindex="0" role="group" aria-label=${label}>${text}</code>
-    ${navigator.clipboard && html`<button type="button" onClick=${copy}>${copied ? "Copied" : "Copy"}</button>`}</div>`;
+    ${navigator.clipboard && html`<button type="button" onClick=${copy}>${copied || "Copy"}</button>`}</div>`;
 }
 
 /** A wide table in a box that scrolls by itself, reachable by keyboard. @param {{label: string, children?: any}} props */

@@ -1,6 +1,6 @@
 // @ts-check
 // Paths to screens. Every link is an ordinary `<a href>`; a click inside the page changes the screen without a reload.
-import { useEffect, useState } from "./vendor/hooks.js";
+import { useLayoutEffect, useState } from "./vendor/hooks.js";
 
 /**
  * @typedef {object} Place
@@ -62,7 +62,7 @@ export function start() {
 /** @returns {Place} of the address bar, always current */
 export function usePlace() {
   const [, again] = useState(0);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const listener = () => again((/** @type {number} */ count) => count + 1);
     listeners.add(listener);
     return () => void listeners.delete(listener);

@@ -1,6 +1,6 @@
 // @ts-check
 // Who looks at this page, and the tab's one live connection; with the hooks that screens read both by.
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { get, post, Refused } from "./api.js";
 import { Live } from "./live.js";
 
@@ -26,10 +26,13 @@ function tell() {
   for (const listener of [...listeners]) listener();
 }
 
+/** A server that takes the question and never answers would keep the page from asking again. */
+const LONGEST_WAIT_MS = 15_000;
+
 /** Asks who looks; true if somebody may. */
 export async function whoAmI() {
   try {
-    session.me = await get("/api/me");
+    session.me = await get("/api/me", AbortSignal.timeout(LONGEST_WAIT_MS));
     Object.assign(session, { asked: true, error: "", login: false });
   } catch (error) {
     const refused = error instanceof Refused ? error : new Refused(0, String(error));
@@ -54,6 +57,7 @@ let watching = false;
 function watch() {
   watching = true;
   document.addEventListener("visibilitychange", () => live.setHidden(document.hidden));
+  live.setHidden(document.hidden); // a tab may be opened out of sight
   let known = "";
   live.onState(() => {
     const answering = Object.keys(live.sources).filter((name) => live.sources[name].state === "live");
@@ -96,7 +100,8 @@ export const seesAll = () => has("decisions") || has("policies");
 
 export function useSession() {
   const [, again] = useState(0);
-  useEffect(() => {
+  // With the drawing, not after it: an answer that came between the two would never be shown.
+  useLayoutEffect(() => {
     const listener = () => again((/** @type {number} */ round) => round + 1);
     listeners.add(listener);
     return () => void listeners.delete(listener);
@@ -107,7 +112,7 @@ export function useSession() {
 /** The connection's and the sources' state. */
 export function useConnection() {
   const [, again] = useState(0);
-  useEffect(() => live.onState(() => again((/** @type {number} */ round) => round + 1)), []);
+  useLayoutEffect(() => live.onState(() => again((/** @type {number} */ round) => round + 1)), []);
   return live;
 }
 

@@ -3,9 +3,11 @@
 
 /** @type {Record<string, string[]>} the services without which a topic's figures are old */
 const SOURCES = {
-  head: ["orchestrator"],
-  gpus: ["decompose", "cluster"],
-  gpu: ["decompose", "cluster"],
+  // Waits and failures are of ingest's jobs; without the orchestrator nobody knows who decides, nor what it has not heard of.
+  head: ["ingest", "orchestrator"],
+  // What runs where is known by ingest's jobs. Drained nodes are the orchestrator's last word: they stay drained without it.
+  gpus: ["ingest", "decompose", "cluster"],
+  gpu: ["ingest", "decompose", "cluster"],
   queue: ["ingest"],
   job: ["ingest"],
   decisions: ["orchestrator"],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adlro.records.events import Clock, ClockMode, GpuCondition
-from adlro.records.jobs import JobState
+from adlro.records.jobs import JobState, PendingReason
 from adlro.records.matrices import MetricColumn, TelemetryBlock
 from adlro.records.status import EventLag
 from adlro.records.telemetry import Metric, Unit
@@ -154,8 +154,8 @@ def test_a_submitter_gets_the_figures_of_his_own_jobs_and_the_clusters_size():
     assert (mine["queue_length"], mine["running"], mine["queue_by_user"]) == (1, 0, {"ann": 1})
     assert (all_of_it["queue_length"], all_of_it["running"]) == (3, 1)
     assert (mine["gpu_count"], mine["allocated_gpus"]) == (5, 1)
-    assert not mine.keys() & {"policy", "problem", "event_lag", "drained", "drift", "busy_ratio"}
-    assert mine["alerts"] == []
+    # No alerts either: without any, the page would say that nothing needs anybody.
+    assert not mine.keys() & {"policy", "problem", "event_lag", "drained", "drift", "busy_ratio", "alerts"}
 
 
 def test_alerts_are_sentences_with_a_page_that_has_more():
@@ -174,6 +174,16 @@ def test_alerts_are_sentences_with_a_page_that_has_more():
         "Node volta-0 is drained: <b>fan</b>": "/",
         "GPU volta-0/2 is lost: fell off the bus": "/gpus/volta-0%2F2",
     }
+
+
+def test_jobs_that_no_gpu_fits_are_an_alert_with_the_queue_of_them():
+    refused = replace(job(1), pending_reason=PendingReason.NO_FITTING_GPU)
+    picture = known(refused, replace(job(2), pending_reason=PendingReason.NO_FITTING_GPU))
+    (alert,) = head(picture, REA, 1.0)["alerts"]
+    assert (alert["text"], alert["href"]) == (
+        "2 jobs ask for more than any GPU has.",
+        "/queue?reason=no_fitting_gpu&state=pending",
+    )
 
 
 def test_gpus_that_are_flagged_are_an_alert_and_those_that_are_suspected_by_chance_are_none():

@@ -31,7 +31,7 @@ function Alerts({ alerts }) {
   if (!alerts.length) return html`<${Notice} level="good">Nothing needs you.<//>`;
   return html`<ul class="alerts" aria-label="What needs you">
     ${alerts.map((alert) => html`<li key=${alert.text}><${Notice} level=${alert.level === "error" || alert.level === "bad" ? "bad" : alert.level === "info" ? "info" : "warn"}>
-      ${alert.href?.startsWith("/") ? html`<a href=${alert.href}>${alert.text}</a>` : alert.text}<//></li>`)}
+      ${alert.href?.startsWith("/") && alert.href !== "/" ? html`<a href=${alert.href}>${alert.text}</a>` : alert.text}<//></li>`)}
   </ul>`;
 }
 
@@ -95,13 +95,20 @@ function Legend({ data, metric }) {
 
 /** @param {{data: any, index: number | null}} props */
 function Inspector({ data, index }) {
-  if (index === null || index >= data.gpus.length) return html`<p class="inspector quiet">Point at a GPU, or go there with Tab and the arrow keys; Enter opens it.</p>`;
+  if (index === null || index >= data.gpus.length) return html`<p class="inspector quiet">Point at a GPU, or go there with Tab and the arrow keys; Enter opens ${seesAll() ? "it" : "your job there"}.</p>`;
   const jobs = data.jobs[index] ?? [];
   return html`<p class="inspector num">
     <strong>${data.gpus[index]}</strong> ${data.models[data.model[index]]} · ${stateText(data.planes.state?.[index] ?? 0)}
     ${data.metrics.map((/** @type {string} */ name) => (data.planes[name] ? html` · ${words(name)} ${byteText(data.planes[name][index])}` : null))}
     ${jobs.map((/** @type {string} */ id) => html` · <a href=${jobPath(id)}>${id}</a>`)}
   </p>`;
+}
+
+/** What a button of the map leads to: a GPU's page, or for who may not see that, to his own job there. @param {number} index @param {any} data */
+function open(index, data) {
+  const job = data.jobs[index]?.[0];
+  if (seesAll()) navigate(gpuPath(data.gpus[index]));
+  else if (job) navigate(jobPath(job));
 }
 
 /** @param {{query: URLSearchParams}} props */
@@ -123,7 +130,7 @@ function Map_({ query }) {
       map.current?.end();
       map.current = new Heatmap(
         box.current,
-        (picked) => navigate(gpuPath(latest.current.gpus[picked])),
+        (picked) => open(picked, latest.current),
         (looked) => looked !== null && setIndex(looked),
       );
     }

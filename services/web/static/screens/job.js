@@ -1,6 +1,6 @@
 // @ts-check
 // Job: why it waits and when it may start; where it ran; its output; what was predicted and what came.
-import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { post, useAnswer } from "../api.js";
 import { clusterTime, count, DASH, duration, interval, mib, percent, visible, words } from "../format.js";
 import { html } from "../html.js";
@@ -46,6 +46,23 @@ function Waiting({ waiting, job, now_s }) {
   </div>`;
 }
 
+/** @type {Record<string, string>} the first word of an attempt's outcome, and the state that it stands for */
+const KINDS = { succeeded: "succeeded", failed: "failed", lost: "lost", preempted: "preempted", stopped: "cancelled", cancelled: "cancelled", given: "lost" };
+
+/**
+ * What became of an attempt: the orchestrator's outcomes are "succeeded", "stopped", "failed: why", "lost: why", "given up: why".
+ * @param {any} attempt
+ * @returns {{kind: string, why: string}} `why`: what the kind does not say
+ */
+export function outcomeOf(attempt) {
+  const text = attempt.outcome ?? "";
+  if (!text) return { kind: "running", why: "" };
+  const word = /^[^:\s]*/.exec(text)?.[0] ?? "";
+  const kind = attempt.preempted ? "preempted" : KINDS[word] ?? "failed";
+  const why = word in KINDS && word !== "given" ? text.slice(word.length).replace(/^[:\s]+/, "") : text;
+  return { kind, why };
+}
+
 /** Waiting and runs on one line of time; the table below says the same. @param {{job: any, now_s: number | null}} props */
 function Timeline({ job, now_s }) {
   const from = job.submit_s;
@@ -56,7 +73,7 @@ function Timeline({ job, now_s }) {
   return html`<div class="timeline" aria-hidden="true">
     <div class="track">
       ${(job.attempts ?? []).filter((/** @type {any} */ each) => typeof each.start_s === "number").map((/** @type {any} */ each) => html`<span key=${each.attempt}
-        class=${`run outcome-${each.outcome || "running"}`} style=${{ left: at(each.start_s), width: width(each.start_s, each.end_s ?? to) }}></span>`)}
+        class=${`run outcome-${outcomeOf(each).kind}`} style=${{ left: at(each.start_s), width: width(each.start_s, each.end_s ?? to) }}></span>`)}
     </div>
     <div class="ends num quiet"><span>submitted ${clusterTime(from)}</span><span>${typeof job.end_s === "number" ? `ended ${clusterTime(job.end_s)}` : `now ${clusterTime(to)}`}</span></div>
   </div>`;
@@ -67,33 +84,58 @@ function Attempts({ attempts, now_s }) {
   if (!attempts?.length) return html`<${Empty}>It has not been started yet.<//>`;
   return html`<${Scroll} label="Attempts"><table class="compact">
     <thead><tr><th scope="col" class="number">No.</th><th scope="col">GPUs</th><th scope="col">Model</th><th scope="col" class="number">Start</th><th scope="col" class="number">Ran</th><th scope="col">Outcome</th></tr></thead>
-    <tbody>${attempts.map((each) => html`<tr key=${each.attempt}>
+    <tbody>${attempts.map((each) => {
+      const { kind, why } = outcomeOf(each);
+      return html`<tr key=${each.attempt}>
       <td class="number num">${each.attempt}</td>
       <td><${GpuLinks} ids=${each.gpu_ids} /></td>
       <td>${each.gpu_model}</td>
       <td class="number num">${clusterTime(each.start_s)}</td>
       <td class="number num">${duration(each.run_s ?? since(each.start_s, each.end_s ?? (each.outcome ? null : now_s)))}</td>
-      <td>${each.outcome ? html`<${JobState} state=${each.preempted ? "preempted" : each.outcome} />` : html`<${JobState} state="running" />`}
-        ${each.excused && html` <span class="quiet">not the job's fault</span>`} ${each.exit_text && html`<span class="quiet">${each.exit_text}</span>`}</td>
-    </tr>`)}</tbody></table><//>`;
+      <td><${JobState} state=${kind} /> ${why && html`<span class="quiet">${visible(why)}</span>`}
+        ${each.excused && html` <span class="quiet">not the job's fault</span>`} ${each.exit_text && !why.includes(each.exit_text) && html`<span class="quiet">${each.exit_text}</span>`}</td>
+    </tr>`;
+    })}</tbody></table><//>`;
 }
 
 const TAIL_BYTES = 16_384;
+const LATE_LINES_MS = 10_000;
 
 /** @param {{id: string, running: boolean}} props */
 function Log({ id, running }) {
   const [stream, setStream] = useState("stdout");
-  const answer = useAnswer(`/api/jobs/${encodeURIComponent(id)}/logs?stream=${stream}&tail=${TAIL_BYTES}`, running ? 2 : 0);
+  const [late, setLate] = useState(false);
+  const answer = useAnswer(`/api/jobs/${encodeURIComponent(id)}/logs?stream=${stream}&tail=${TAIL_BYTES}`, running || late ? 2 : 0);
   const box = useRef(/** @type {HTMLElement | null} */ (null));
+  const atEnd = useRef(true);
+  const before = useRef(running);
   const text = answer.data?.text;
+  // Its last lines are written while it ends, and stored a moment after.
   useEffect(() => {
+    const ended = before.current && !running;
+    before.current = running;
+    if (!ended) return undefined;
+    answer.again();
+    setLate(true);
+    const timer = setTimeout(() => setLate(false), LATE_LINES_MS);
+    return () => clearTimeout(timer);
+  }, [running]);
+  useEffect(() => {
+    atEnd.current = true;
+  }, [stream]);
+  // At first at the end; then there as long as one does not scroll back.
+  useLayoutEffect(() => {
     const pre = box.current;
-    if (pre && pre.scrollHeight - pre.scrollTop - pre.clientHeight < 80) pre.scrollTop = pre.scrollHeight;
+    if (pre && atEnd.current) pre.scrollTop = pre.scrollHeight;
   }, [text]);
+  const onScroll = (/** @type {any} */ event) => {
+    const pre = event.target;
+    atEnd.current = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 40;
+  };
   return html`<${Panel} title="Output" tools=${html`<${Choice} label="Stream" value=${stream} onChange=${setStream} options=${[["stdout", "stdout"], ["stderr", "stderr"]]} />`}>
     <${Answered} answer=${answer} what="The output">${(/** @type {any} */ log) => html`
       ${log.size_bytes > TAIL_BYTES && html`<p class="quiet">The last ${count(TAIL_BYTES / 1024)} KiB of ${count(log.size_bytes / 1024)} KiB; <code>adlro logs ${id}</code> has all.</p>`}
-      <pre class="log" tabindex="0" role="log" aria-label=${`Output, ${stream}`} ref=${box}>${log.text || "No output yet."}</pre>`}<//>
+      <pre class="log" tabindex="0" role="log" aria-live="off" aria-label=${`Output, ${stream}`} ref=${box} onScroll=${onScroll}>${log.text || "No output yet."}</pre>`}<//>
   <//>`;
 }
 
@@ -147,7 +189,14 @@ export default function Job({ id }) {
   const state = view.data?.state;
   const open = state === undefined || state === "pending" || state === "running";
   const answer = useAnswer(`/api/jobs/${encodeURIComponent(id)}`, open ? 4 : 0);
-  useEffect(() => answer.again(), [state, view.data?.reason]);
+  // The explanation is asked for anew when the job has changed, and not because its state has come.
+  const known = useRef("");
+  useEffect(() => {
+    if (state === undefined) return;
+    const now = `${state} ${view.data?.reason ?? ""}`;
+    if (known.current && known.current !== now) answer.again();
+    known.current = now;
+  }, [state, view.data?.reason]);
   const job = view.data ?? answer.data?.job;
   if (!job && answer.error) return html`<h1>${id}</h1><${Notice} level="bad" role="alert">${answer.error.message}<//><p><a href="/queue">To the queue</a></p>`;
   if (!job) return html`<h1>${id}</h1><${Skeleton} what="The job" rows=${6} />`;

@@ -7,6 +7,13 @@ import { navigate } from "../router.js";
 import { login, useSession } from "../session.js";
 import { useTitle } from "../title.js";
 
+/** Where one came from, if that is a place of this page. */
+function placeBefore() {
+  const from = new URLSearchParams(location.search).get("from") ?? "/";
+  const url = new URL(from, location.origin);
+  return from.startsWith("/") && url.origin === location.origin && url.pathname !== "/login" ? url.pathname + url.search : "/";
+}
+
 export default function Login() {
   useTitle("Login");
   const { me } = useSession();
@@ -20,7 +27,7 @@ export default function Login() {
     setError("");
     try {
       await login(token.trim());
-      if (location.pathname === "/login") navigate("/", { replace: true });
+      if (location.pathname === "/login") navigate(placeBefore(), { replace: true });
     } catch (problem) {
       setError(problem instanceof Error ? problem.message : String(problem));
     }

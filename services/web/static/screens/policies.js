@@ -16,9 +16,10 @@ function Agreement({ shadow }) {
   const seen = shadow.agreed + shadow.differed;
   if (!seen) return html`<${Empty}>${shadow.policy} watches, and no decision was compared yet.<//>`;
   const ratio = shadow.agreed / seen;
+  const differ = `${plural(shadow.differed, "decision")} ${shadow.differed === 1 ? "differs" : "differ"}`;
   return html`<p class="sentence"><strong>${shadow.policy}</strong> would have done the same in <strong class="num">${percent(ratio, 1)}</strong> of ${plural(seen, "decision")}.</p>
     <${Meter} ratio=${ratio} label=${`agrees in ${percent(ratio, 1)}`} />
-    <p class="num">${has("decisions") ? html`<a href="/decisions?differs=1">${plural(shadow.differed, "decision")} differ</a>` : `${plural(shadow.differed, "decision")} differ`}${shadow.failed ? `; it failed in ${count(shadow.failed)}` : ""}${shadow.skipped ? `; ${count(shadow.skipped)} were not compared` : ""}.</p>`;
+    <p class="num">${has("decisions") ? html`<a href="/decisions?differs=1">${differ}</a>` : differ}${shadow.failed ? `; it failed in ${count(shadow.failed)}` : ""}${shadow.skipped ? `; ${count(shadow.skipped)} were not compared` : ""}.</p>`;
 }
 
 /** What the other would have gained: only from a replay of the same jobs, with its interval. @param {{replay: any}} props */

@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js
 import { count, duration, plural, visible, words } from "../format.js";
 import { html } from "../html.js";
 import { keyOf } from "../live.js";
-import { Empty, JobState, Panel, Skeleton } from "../parts.js";
+import { Empty, JobState, Panel, Skeleton, Told } from "../parts.js";
 import { jobPath, setQuery } from "../router.js";
 import { useMovingView, useView } from "../session.js";
 import { waited } from "../jobs.js";
@@ -50,12 +50,23 @@ export function filterOf(query) {
 /** @param {{query: URLSearchParams, counts: any}} props */
 function Filters({ query, counts }) {
   const [text, setText] = useState(query.get("q") ?? "");
-  const late = useLate(text, 150);
-  useEffect(() => {
-    if (late.trim() !== (query.get("q") ?? "")) setQuery({ q: late.trim() });
-  }, [late]);
   const address = query.get("q") ?? "";
-  useEffect(() => setText(address), [address]);
+  /** The last text that this box has written into the address itself: it must not come back over what was typed since. */
+  const written = useRef(address);
+  useEffect(() => {
+    if (address === written.current) return;
+    written.current = address;
+    setText(address);
+  }, [address]);
+  useEffect(() => {
+    const wanted = text.trim();
+    if (wanted === address) return undefined;
+    const timer = setTimeout(() => {
+      written.current = wanted;
+      setQuery({ q: wanted });
+    }, 150);
+    return () => clearTimeout(timer);
+  }, [text, address]);
   const numbers = (/** @type {string} */ group, /** @type {string} */ name) => (counts?.[group]?.[name] ? ` (${count(counts[group][name])})` : "");
   const select = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ all, /** @type {string[]} */ values) => html`<label class="field inline"><span>${label}</span>
     <select value=${query.get(name) ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ [name]: event.target.value })}>
@@ -66,12 +77,18 @@ function Filters({ query, counts }) {
   return html`<form class="filters" role="search" aria-label="Filter the jobs" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
     <label class="field inline grow"><span>Name or id</span>
       <input type="search" value=${text} placeholder="press / to search" onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
-    ${select("state", "State", "all", ["pending", "running", "succeeded", "failed", "cancelled"])}
+    ${select("state", "State", "not ended", ["pending", "running", "succeeded", "failed", "cancelled"])}
     ${select("reason", "Reason", "any", Object.keys(counts?.reason ?? {}))}
     <label class="field inline"><span>User</span>
       <input type="text" class="short" spellcheck=${false} value=${query.get("user") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ user: event.target.value.trim() })} /></label>
     ${any && html`<button type="button" onClick=${() => setQuery({ q: "", state: "", reason: "", user: "", type: "" })}>Clear</button>`}
   </form>`;
+}
+
+/** How many jobs the list has, and of how many: those that have not ended. @param {number} total @param {any} states @param {URLSearchParams} query */
+function countText(total, states, query) {
+  const ended = !["", "pending", "running"].includes(query.get("state") ?? "");
+  return `${plural(total, "job")}${filterOf(query) && states && !ended ? ` of ${count((states.pending ?? 0) + (states.running ?? 0))}` : ""}`;
 }
 
 /** @param {any} job */
@@ -106,6 +123,7 @@ export default function Queue({ query }) {
   const [height, setHeight] = useState(600);
   const [active, setActive] = useState(0);
   const move = useRef(false);
+  const focused = useRef(/** @type {Element | null} */ (null));
   const rowsSeen = Math.ceil(height / ROW_PX);
   const size = Math.min(MOST, Math.ceil((rowsSeen + 2 * STEP) / STEP) * STEP);
   const from = useLate(String(Math.max(0, Math.floor((top / ROW_PX - STEP) / STEP) * STEP)), 40);
@@ -125,11 +143,16 @@ export default function Queue({ query }) {
     return () => watch.disconnect();
   }, [data === null]);
   useLayoutEffect(() => {
-    if (!move.current) return;
-    const link = box.current?.querySelector(`tr[data-index="${active}"] a`);
-    if (!(link instanceof HTMLElement)) return;
-    move.current = false;
-    link.focus({ preventScroll: true });
+    // A row with the focus that leaves the list, or the window, takes the focus with it: arrows must go on.
+    const lost = focused.current !== null && !focused.current.isConnected && document.activeElement === document.body;
+    if (!move.current && !lost) return;
+    const link = box.current?.querySelector(`tr[data-index="${Math.min(active, total - 1)}"] a`);
+    if (link instanceof HTMLElement) {
+      move.current = false;
+      link.focus({ preventScroll: true });
+    } else if (lost) {
+      box.current?.focus({ preventScroll: true });
+    }
   });
 
   /** @param {KeyboardEvent} event */
@@ -146,26 +169,30 @@ export default function Queue({ query }) {
     setActive(next);
   };
 
+  /** Whether the list is in the order of a column; without another wish it is in that of places. @param {{sort: string}} column */
+  const ordered = (column) => sort.replace("-", "") === column.sort || (!sort && column.sort === "place");
   /** @param {{sort: string, down?: boolean}} column */
   const order = (column) => {
-    const here = sort.replace("-", "") === column.sort;
-    const down = here ? !sort.startsWith("-") : (column.down ?? false);
+    const down = ordered(column) ? !sort.startsWith("-") : (column.down ?? false);
     setQuery({ sort: (down ? "-" : "") + column.sort });
   };
-  const first = data?.from ?? 0;
+  // The list may have become shorter than where this window begins: the browser then scrolls back to the list's end.
+  const first = Math.min(data?.from ?? 0, total);
   const rows = data?.rows ?? [];
   const stop = active >= first && active < first + rows.length ? active : first;
+  const told = filter ? `${plural(total, "job")} ${total === 1 ? "fits" : "fit"} the filter` : "";
   return html`<h1>Queue</h1>
     <${Filters} query=${query} counts=${data?.counts} />
     <${Panel} title="Jobs" view=${view} class="queue"
-      tools=${data && html`<span class="num quiet" role="status">${plural(total, "job")}${filter && data.counts?.state ? ` of ${count((data.counts.state.pending ?? 0) + (data.counts.state.running ?? 0))}` : ""}</span>`}>
+      tools=${html`<${Told} topic=${filter} text=${data && !view.moving ? told : null} />${data && html`<span class="num quiet">${countText(total, data.counts?.state, query)}</span>`}`}>
       ${!data
         ? html`<${Skeleton} what="The queue" rows=${8} />`
-        : html`<div class=${`queue-box ${view.moving ? "moving" : ""}`} ref=${box} tabindex=${total ? -1 : 0} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)} onKeyDown=${onKey}>
-            <table aria-rowcount=${total + 1} aria-label="Jobs that wait or run">
+        : html`<div class=${`queue-box ${view.moving ? "moving" : ""}`} ref=${box} tabindex=${total ? -1 : 0} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)} onKeyDown=${onKey}
+            onFocusIn=${(/** @type {any} */ event) => (focused.current = event.target)} onFocusOut=${(/** @type {any} */ event) => queueMicrotask(() => event.target.isConnected && (focused.current = null))}>
+            <table aria-rowcount=${total + 1} aria-label="Jobs">
               <thead><tr aria-rowindex=${1}>
                 ${COLUMNS.map((column) => {
-                  const here = sort.replace("-", "") === column.sort || (!sort && column.sort === "place");
+                  const here = ordered(column);
                   const down = sort.startsWith("-");
                   return html`<th key=${column.name} scope="col" class=${column.class} aria-sort=${here ? (down ? "descending" : "ascending") : undefined}>
                     <button type="button" onClick=${() => order(column)}>${column.label}<span aria-hidden="true">${here ? (down ? " ↓" : " ↑") : ""}</span></button></th>`;

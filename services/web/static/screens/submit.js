@@ -3,9 +3,9 @@
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get, post } from "../api.js";
 import { commandLine, mibOf, secondsOf, split } from "../command_line.js";
-import { count, mib, plural } from "../format.js";
+import { count, plural } from "../format.js";
 import { html } from "../html.js";
-import { Copyable, Notice, Panel } from "../parts.js";
+import { Copyable, Notice, Panel, Told } from "../parts.js";
 import { jobPath, navigate } from "../router.js";
 import { may } from "../session.js";
 import { useTitle } from "../title.js";
@@ -15,6 +15,31 @@ const EMPTY = {
   cores: "1", memory: "", gpu_memory: "", time_limit: "", runtime: "", on: "", preemptible: false, shareable: false, program: "", image: "",
 };
 /** @typedef {typeof EMPTY} Form */
+const DEFAULT_PRIORITY = 0.5;
+
+/** @type {Record<string, string>} the fields' labels, for what is said beside the form */
+const LABELS = {
+  job_type: "Type", priority: "Priority", gpus: "GPUs", gpu_memory: "GPU memory", cores: "CPU cores", memory: "Main memory", max_nodes: "Most nodes",
+  time_limit: "Time limit", runtime: "Expected runtime", on: "On GPU model", shareable: "Sharing",
+};
+
+/** @type {Record<string, keyof Form>} fields of a JobSpec that have another name in the form */
+const FIELDS = {
+  gpu_count: "gpus", gpu_memory_mib: "gpu_memory", cpu_cores: "cores", memory_mib: "memory", max_node_count: "max_nodes", time_limit_s: "time_limit",
+  runtime_s: "runtime", gpu_model: "on", argv: "program", container: "image",
+};
+
+/** The form's field that a service blames, such as "job.gpu_count"; "" for none of them. @param {string} field */
+function fieldOf(field) {
+  const name = field.replaceAll(/\[\d+\]/g, "").split(".").map((part) => FIELDS[part] ?? part).reverse().find((part) => part in EMPTY);
+  return name ?? "";
+}
+
+/** By which a submission that is repeated, because its answer was lost, is the same job. */
+function newRequestId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16)); // randomUUID is there over TLS alone
+  return `page-${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
 
 /** The job of the form, and what is wrong with it by field. @param {Form} form */
 function read(form) {
@@ -35,7 +60,7 @@ function read(form) {
     if (Number.isNaN(value) || value === 0) wrong[name] = "a time, such as 90, 10m or 1h30m";
     return value;
   };
-  const priority = Number(form.priority);
+  const priority = form.priority.trim() ? Number(form.priority) : DEFAULT_PRIORITY;
   if (!(priority >= 0 && priority <= 1)) wrong.priority = "from 0 to 1";
   const runtime_s = time("runtime");
   if (runtime_s !== null && !form.on) wrong.on = "the GPU model that the runtime is meant for";
@@ -54,14 +79,21 @@ function read(form) {
 
 /** What fits now, asked a moment after the last change. @param {string} query */
 function useCapacity(query) {
-  const [answer, setAnswer] = useState(/** @type {{data: any, error: string}} */ ({ data: null, error: "" }));
+  const [answer, setAnswer] = useState(/** @type {{data: any, error: string, query: string}} */ ({ data: null, error: "", query: "" }));
   useEffect(() => {
     const abort = new AbortController();
-    const ask = () =>
-      get(`/api/capacity?${query}`, abort.signal).then(
-        (data) => setAnswer({ data, error: "" }),
-        (error) => abort.signal.aborted || setAnswer((before) => ({ data: before.data, error: String(error.message) })),
-      );
+    let asking = false;
+    const ask = async () => {
+      if (asking) return;
+      asking = true;
+      try {
+        const data = await get(`/api/capacity?${query}`, abort.signal);
+        if (!abort.signal.aborted) setAnswer({ data, error: "", query });
+      } catch (error) {
+        if (!abort.signal.aborted) setAnswer((before) => ({ ...before, error: /** @type {Error} */ (error).message }));
+      }
+      asking = false;
+    };
     const first = setTimeout(ask, 200);
     const more = setInterval(() => document.hidden || ask(), 3_000);
     return () => {
@@ -86,8 +118,15 @@ export default function Submit() {
   query.sort();
   const capacity = useCapacity(query.toString());
   const models = capacity.data?.models ?? [];
-  const change = (/** @type {Partial<Form>} */ changes) => setForm((before) => ({ ...before, ...changes }));
-  const problem = (/** @type {string} */ name) => (tried && wrong[name] ? wrong[name] : "");
+  const change = (/** @type {Partial<Form>} */ changes) => {
+    setForm((before) => ({ ...before, ...changes }));
+    // What a service has refused was said of the old value.
+    setError((before) => (before.field in changes ? { text: "", field: "" } : before));
+  };
+  const problem = (/** @type {string} */ name) => (tried && wrong[name]) || (error.field === name && error.text) || "";
+  const request = useRef({ job: "", id: "" });
+  const shown = useRef(true);
+  useEffect(() => () => void (shown.current = false), []);
 
   /** @param {keyof Form} name @param {string} label @param {{hint?: string, placeholder?: string, class?: string}} [more] */
   const text = (name, label, { hint = "", placeholder = "", class: extra = "" } = {}) => html`<div class=${`field ${extra}`}><label for=${`field-${name}`}>${label}</label>
@@ -95,26 +134,33 @@ export default function Submit() {
       aria-describedby=${hint || problem(name) ? `hint-${name}` : undefined} onInput=${(/** @type {any} */ event) => change({ [name]: event.target.value })} />
     ${(hint || problem(name)) && html`<span id=${`hint-${name}`} class=${problem(name) ? "hint wrong" : "hint"}>${problem(name) || hint}</span>`}</div>`;
 
+  const focusWrong = () => setTimeout(() => /** @type {HTMLElement | null} */ (top.current?.querySelector('[aria-invalid="true"]'))?.focus());
+
   /** @param {Event} event */
   const submit = async (event) => {
     event.preventDefault();
     setTried(true);
     setError({ text: "", field: "" });
     if (Object.keys(wrong).length) {
-      setTimeout(() => /** @type {HTMLElement | null} */ (top.current?.querySelector('[aria-invalid="true"]'))?.focus());
+      focusWrong();
       return;
     }
     setBusy(true);
     try {
-      const answer = await post("/api/actions/submit", { job });
-      navigate(answer.job_id ? jobPath(answer.job_id) : "/queue");
+      const text_ = JSON.stringify(job);
+      if (request.current.job !== text_) request.current = { job: text_, id: newRequestId() };
+      const answer = await post("/api/actions/submit", { job, request_id: request.current.id });
+      // Who has left this screen meanwhile is not taken away from where he is.
+      if (shown.current) navigate(answer.job_id ? jobPath(answer.job_id) : "/queue");
     } catch (problem_) {
       const refused = /** @type {any} */ (problem_);
-      setError({ text: refused.message, field: refused.field ?? "" });
+      setError({ text: refused.message, field: fieldOf(refused.field ?? "") });
       setBusy(false);
+      focusWrong();
     }
   };
   const fits = capacity.data?.fits;
+  const fitting = fits && (fits.sentence ?? `${plural(fits.gpu_count, "GPU")} ${fits.gpu_count === 1 ? "fits" : "fit"} now.`);
   if (!may("submit")) return html`<h1>Submit</h1><${Notice} level="info">Your role may not submit jobs.<//>`;
   return html`<h1>Submit a job</h1>
     <div class="columns submit">
@@ -126,7 +172,7 @@ export default function Submit() {
               <option value="machine_learning">machine learning</option><option value="simulation">simulation</option><option value="data_processing">data processing</option><option value="">learned from the program</option>
             </select>${problem("job_type") && html`<span class="hint wrong">${problem("job_type")}</span>`}</div>
           ${text("application", "Application", { placeholder: "resnet50_fp16", hint: "improves predictions" })}
-          ${text("priority", "Priority", { hint: "0 to 1, most urgent", class: "narrow" })}
+          ${text("priority", "Priority", { hint: "0 to 1, most urgent", placeholder: String(DEFAULT_PRIORITY), class: "narrow" })}
         </fieldset>
         <fieldset><legend>What it needs</legend>
           ${text("gpus", "GPUs", { class: "narrow" })}
@@ -159,13 +205,16 @@ export default function Submit() {
       </form>
       <div class="stack">
         <${Panel} title="Fits now">
-          <p class="sentence" role="status">${fits ? (fits.sentence ?? `${plural(fits.gpu_count, "GPU")} fit now.`) : capacity.data ? "–" : "asking …"}</p>
+          <p class="sentence">${fits ? fitting : capacity.data ? "–" : "asking …"}</p>
+          <${Told} topic=${query.toString()} text=${fits && capacity.query === query.toString() ? fitting : null} />
           ${capacity.error && html`<${Notice} level="warn">${capacity.error}<//>`}
-          ${models.length > 0 && html`<table class="compact"><thead><tr><th scope="col">Model</th><th scope="col" class="number">Memory</th><th scope="col" class="number">Free</th><th scope="col" class="number">All</th></tr></thead>
-            <tbody>${models.map((/** @type {any} */ each) => html`<tr key=${each.model}><th scope="row">${each.model}</th><td class="number num">${mib(each.memory_mib)}</td><td class="number num">${count(each.free_gpu_count)}</td><td class="number num">${count(each.gpu_count)}</td></tr>`)}</tbody></table>`}
+          ${models.length > 0 && html`<table class="compact"><thead><tr><th scope="col">Model</th><th scope="col" class="number">Memory, MiB</th><th scope="col" class="number">Free</th><th scope="col" class="number">All</th></tr></thead>
+            <tbody>${models.map((/** @type {any} */ each) => html`<tr key=${each.model}><th scope="row">${each.model}</th><td class="number num">${count(each.memory_mib)}</td><td class="number num">${count(each.free_gpu_count)}</td><td class="number num">${count(each.gpu_count)}</td></tr>`)}</tbody></table>`}
         <//>
         <${Panel} title="The same from a terminal">
-          <${Copyable} label="Command line" text=${Object.keys(wrong).length ? "fill in the marked fields first" : commandLine(job)} />
+          ${Object.keys(wrong).length
+            ? html`<p class="quiet">There is none yet. To be put right: ${Object.keys(wrong).map((name) => LABELS[name] ?? name).join(", ")}.</p>`
+            : html`<${Copyable} label="Command line" text=${commandLine(job)} />`}
         <//>
       </div>
     </div>`;
