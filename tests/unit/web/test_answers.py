@@ -22,7 +22,7 @@ from adlro.records.payloads import Container, Payload, process_payload
 from adlro.services.web import folders
 from adlro.services.web.actions import job_spec
 from adlro.services.web.api import _whole_characters
-from adlro.services.web.assets import FOLDER, Assets
+from adlro.services.web.assets import FOLDER, Assets, without_comments
 from adlro.services.web.command_line import command_line
 from adlro.services.web.documents import (
     decision_document,
@@ -241,6 +241,20 @@ def test_the_page_is_named_by_its_content(tmp_path: Path):
         assert first.find(first.version, name) is None
     (tmp_path / "app.js").write_text("let a = 2\n" * 100)
     assert Assets(tmp_path).version != first.version
+
+
+def test_scripts_go_out_without_the_comments_that_stand_alone():
+    kept = 'let a = "/* no */"; // here\nlet b = /** @type {any} */ (a);\n/** @type {any} */ (b).go("//");'
+    lines = [
+        "// @ts-check",
+        "/** @type {Set<string>} */",
+        "/**",
+        " * @param {number} a",
+        " */ ",
+        *kept.split("\n"),
+        "/* x */",
+    ]
+    assert without_comments("\n".join(lines)) == kept
 
 
 def test_the_page_that_ships_is_complete_and_small():
