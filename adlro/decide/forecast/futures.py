@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adlro.decide.forecast.moment import Jobs, Moment, Past
-from adlro.decide.forecast.roll import ALPHA, LATE_RATIO, roll
+from adlro.decide.forecast.placing import ALPHA, LATE_RATIO
+from adlro.decide.forecast.roll import roll
 from adlro.decide.forecast.site import Sorts, room_for, site_of
 from adlro.numeric.draws import standard_exponentials, standard_normals
 from adlro.numeric.exact import exp_array, log_array
@@ -21,7 +22,10 @@ from adlro.state.observation import Bools, Floats
 NORMAL_WEIGHT = 20
 """The normal distribution of errors counts as so many observed ones."""
 
-MOST_AHEAD = 4096
+AHEAD_OF_GPU = 6
+"""Arrivals of each future for each GPU: where they end too soon, jobs that many overtake seem to start too soon."""
+
+MOST_AHEAD = 16_384
 """Arrivals of one future at most."""
 
 
@@ -30,16 +34,17 @@ class Size(NamedTuple):
 
     Attributes:
         futures: their number.
-        ahead: arrivals of each future for each job of the queue, and at least `least_ahead`.
+        ahead: arrivals of each future for each job of the queue, and at least `least_ahead` or `AHEAD_OF_GPU`.
         least_ahead: the least arrivals of a future.
-        most_work: looks at waiting jobs in all futures together; with a long queue there are fewer futures.
+        most_work: looks at places of the queue, nodes and GPUs in all futures together, each two or three nanoseconds;
+            with a long queue there are fewer futures.
         fewest: futures at least.
     """
 
     futures: int = 32
     ahead: float = 4.0
     least_ahead: int = 96
-    most_work: int = 60_000_000
+    most_work: int = 480_000_000
     fewest: int = 12
 
 
@@ -63,6 +68,7 @@ def sorts_of(moment: Moment, past: Past) -> Sorts:
     cost = np.where(
         there, (1.0 - ALPHA) * best_log[:, None] + ALPHA * log_array(np.where(there, duration_s, 1.0)), np.inf
     )
+    cost = np.concatenate([cost, cost.min(axis=1, initial=np.inf, keepdims=True)], axis=1)
     return Sorts(jobs._replace(duration_s=np.ascontiguousarray(duration_s)), best_s, np.ascontiguousarray(cost))
 
 
@@ -87,7 +93,8 @@ def play_futures(
     if known == 0 or not wanted.any():
         return np.zeros((count, known))
     seen = len(past.jobs.spread)
-    ahead = min(max(size.least_ahead, int(size.ahead * known)), MOST_AHEAD) if seen and past.span_s > 0 else 0
+    ahead = max(size.least_ahead, int(size.ahead * known), AHEAD_OF_GPU * len(moment.gpu_kind))
+    ahead = min(ahead, MOST_AHEAD) if seen and past.span_s > 0 else 0
     arrival_s, arrival_sort = np.zeros((count, ahead)), np.zeros((count, ahead), dtype=np.int64)
     if ahead:
         # About the rate's posterior, a gamma distribution.

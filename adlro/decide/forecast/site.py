@@ -33,7 +33,7 @@ class Sorts(NamedTuple):
     Attributes:
         jobs: T of them; `submit_s` from now on.
         best_s: (T,) shortest duration; inf: no GPU can hold it.
-        cost: (T, S) ln b + alpha ln(d / b).
+        cost: (T, S + 1) ln b + alpha ln(d / b) on each kind of GPU, and the least of these.
     """
 
     jobs: Jobs
@@ -42,7 +42,13 @@ class Sorts(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one future: the state of GPUs and nodes, and the queue."""
+    """Room for one future: the state of GPUs and nodes, and the queue.
+
+    The queue's places are in the order of arrival. That of a job that has left stays for a while, with waiting = -1. At
+    a time t a job costs at least `least_cost` (by kind of GPU, and the least of these) - `growth` * t. `open_nodes` has
+    the nodes with a free GPU: those with news first, and all of them from the number of nodes on. By node, `open_kind`
+    is the kind of its free GPUs, and `node_end_s` the first end of a run.
+    """
 
     end_s: Floats
     expected_end_s: Floats
@@ -54,24 +60,54 @@ class Scratch(NamedTuple):
     cores_free: Ints
     memory_free_mib: Ints
     idle: Ints
+    node_end_s: Floats
     news: Bools
     held: Bools
+    open_nodes: Ints
+    open_kind: Ints
     waiting: Ints
     sort: Ints
-    new: Bools
     since_s: Floats
+    least_cost: Floats
+    growth: Floats
+    work_s: Floats
     kind_wait_s: Floats
     kind_slowdown: Floats
     kind_fits: Bools
+    kind_idle: Ints
     node_gives: Ints
     free_s: Floats
     pick: Floats
 
 
-TIME, RUNNING, RUNS, WAITING, HELD_FOR, HELD_KIND, HELD_UNTIL = range(7)
-"""Places in `pick`: the time, GPUs that run, runs so far, jobs that wait, and the reservation: the place of its job in
-the queue (-1: none), its kind and its expected start."""
-PICKS = 7
+(
+    TIME,
+    RUNNING,
+    RUNS,
+    PLACES,
+    GONE,
+    NEW_FROM,
+    GANGS,
+    THERE,
+    IDLE,
+    ENDING,
+    ENDS,
+    WAITING_S,
+    WORK,
+    DRAIN,
+    HELD_FOR,
+    HELD_KIND,
+    HELD_UNTIL,
+) = range(17)
+"""Places in `pick`: the time; GPUs that run; runs so far; places of the queue, how many of their jobs have left, the
+first of the jobs that have come since the last decision, jobs of several GPUs; GPUs that are there, the free ones and
+the busy ones of them, the sum of the latter's expected ends, and that of waiting work; the work done, in looks at one
+GPU, node or place; the drain of the queue (-1: not known); and the reservation: the place of its job in the queue (-1:
+none), its kind and its expected start."""
+PICKS = 17
+
+MIXED, STALE = -1, -2
+"""In `open_kind`: GPUs of several kinds are free, or it is not known."""
 
 
 def site_of(moment: Moment) -> Site:
@@ -109,15 +145,21 @@ def room_for(site: Site, longest: int) -> Scratch:
         cores_free=np.zeros(nodes, dtype=np.int64),
         memory_free_mib=np.zeros(nodes, dtype=np.int64),
         idle=np.zeros(nodes, dtype=np.int64),
+        node_end_s=np.zeros(nodes),
         news=np.zeros(nodes, dtype=np.bool_),
         held=np.zeros(nodes, dtype=np.bool_),
+        open_nodes=np.zeros(2 * nodes + 1, dtype=np.int64),
+        open_kind=np.zeros(nodes, dtype=np.int64),
         waiting=np.zeros(longest, dtype=np.int64),
         sort=np.zeros(longest, dtype=np.int64),
-        new=np.zeros(longest, dtype=np.bool_),
         since_s=np.zeros(longest),
+        least_cost=np.zeros((kinds + 1, longest)),
+        growth=np.zeros(longest),
+        work_s=np.zeros(longest),
         kind_wait_s=np.zeros(kinds),
         kind_slowdown=np.zeros(kinds),
         kind_fits=np.zeros(kinds, dtype=np.bool_),
+        kind_idle=np.zeros(kinds, dtype=np.int64),
         node_gives=np.zeros(nodes, dtype=np.int64),
         free_s=np.zeros(gpus),
         pick=np.zeros(PICKS),

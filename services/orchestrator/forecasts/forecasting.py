@@ -34,7 +34,7 @@ from adlro.services.orchestrator.forecasts.tracked import Forecasts
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 
-SIZE = Size(most_work=12_000_000, fewest=8)
+SIZE = Size(most_work=480_000_000, fewest=5)
 """About a second and a half of a core at most."""
 
 SHARED_QUEUE = 256
