@@ -11,12 +11,15 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import redis.asyncio as aioredis
+from numpy.typing import NDArray
 from redis.commands.core import AsyncScript
 
 from adlro.errors import DataLoss, Unavailable
 from adlro.store import scripts
 from adlro.store.attempts import RanJob, decode_ran_job, ended_arguments
+from adlro.store.keys import LONGEST_RAN, ran_key
 from adlro.store.reads import JobReads
 
 # Some milliseconds of work at a time, for Redis and for the event loop.
@@ -24,6 +27,7 @@ _NUMBERS_AT_ONCE = 1000
 _RECORDS_AT_ONCE = 50
 _ENDED_AT_ONCE = 2000
 _READ_AT_ONCE = 500
+_RAN_AT_ONCE = 2000
 # A call waits so long for jobs of an older version to be indexed.
 _INDEXED_WITHIN_S = 5.0
 _RETRY_S = 1.0
@@ -55,6 +59,7 @@ class EndedJobs:
         self._put: AsyncScript = self._redis.register_script(scripts.INDEX_ENDED)
         self._read_before: AsyncScript = self._redis.register_script(scripts.ENDED_BEFORE)
         self._read_within: AsyncScript = self._redis.register_script(scripts.RAN_WITHIN)
+        self._read_class: AsyncScript = self._redis.register_script(scripts.RAN_OF_CLASS)
         self._ends_of: AsyncScript = self._redis.register_script(scripts.ENDS_OF)
         self._read_many: AsyncScript = self._redis.register_script(scripts.READ)
         self._indexing = asyncio.Lock()
@@ -128,13 +133,33 @@ class EndedJobs:
         found = await self._ends_of(args=[_member(number) for number in numbers]) if numbers else []
         return [float(each) if each else None for each in found]
 
-    async def ran_within(self, from_s: float, to_s: float) -> list[int]:
-        """Numbers of the ended jobs that may have run in a range, rising: all that did, and about as many more."""
+    async def ran_within(self, from_s: float, to_s: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The ended jobs that may have run in a range: all that did, and about as many more.
+
+        Returns:
+            Their numbers, rising, and the cluster times of their ends.
+        """
         while True:
-            missing, *classes = await self._read_within(args=[repr(from_s), repr(to_s)])
+            missing, *classes = await self._read_within(args=[repr(from_s), repr(to_s), _RAN_AT_ONCE])
             if not missing:
-                return sorted(int(number) for found in classes for number in found)
+                for number, found in enumerate(classes):
+                    if len(found) == 2 * _RAN_AT_ONCE:
+                        await self._read_on(number, found, to_s)
+                return await asyncio.to_thread(_by_number, classes)
             await self._indexed()
+
+    async def _read_on(self, class_: int, found: list[bytes], to_s: float) -> None:
+        """Adds what follows of a class of durations, in parts: Redis answers others in between."""
+        last = "+inf" if class_ == LONGEST_RAN else repr(to_s + 2**class_ * 1.001 + 0.001)
+        begin, size = b"", _RAN_AT_ONCE
+        while True:
+            # Those of the last end come once more; where all are of one end, more of them at a time.
+            size = 2 * size if found[-1] == begin else size
+            begin = found[-1]
+            some = await self._read_class(keys=[ran_key(class_)], args=[begin, last, size])
+            found += some
+            if len(some) < 2 * size:
+                return
 
     async def ran(self, numbers: Sequence[int]) -> AsyncIterator[RanJob]:
         """The attempts of these jobs; unreadable records are skipped."""
@@ -184,6 +209,14 @@ class EndedJobs:
             # Unreadable or gone: its place in the index says so, and it is not looked for again.
             args += [job_id, *(("", "") if job is None else ended_arguments(job))]
         await self._put(args=args)
+
+
+def _by_number(classes: Sequence[Sequence[bytes]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Members and scores of all classes, sorted by member."""
+    numbers = np.array([each for found in classes for each in found[::2]], dtype="S").astype(np.int64)
+    ends_s = np.array([each for found in classes for each in found[1::2]], dtype="S").astype(np.float64)
+    numbers, first = np.unique(numbers, return_index=True)
+    return numbers, ends_s[first]
 
 
 def _member(number: int) -> str:
