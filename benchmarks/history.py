@@ -5,7 +5,8 @@
 A store with so many waiting and ended jobs is written directly; ingest is a process of its own. In each round every
 call is made ten times (that of the whole history once), in turns with the plain page (SUBMITTED, FULL, of the same
 length); figures are times at one client, ingest's CPU time, and ratios of times to the plain page of the same round.
-`first` figures are of the first call after ingest's start.
+`first` figures are of the first call after ingest's start; that of the whole history reads every record, later ones
+what ingest keeps. `plain_beside` is the longest plain page while the whole history is asked for: how long others wait.
 """
 
 from __future__ import annotations
@@ -120,14 +121,27 @@ async def _took_ms(call: Call) -> float:
     return 1e3 * (time.perf_counter() - begin_s)
 
 
+async def _longest_beside_ms(call: Call, long: Call) -> float:
+    """The longest of many calls while a long one is answered."""
+    answered, took_ms = asyncio.ensure_future(long()), [0.0]
+    while not answered.done():
+        took_ms.append(await _took_ms(call))
+    await answered
+    return max(took_ms)
+
+
 async def measure(address: str, pid: int, arguments: argparse.Namespace, last_s: float) -> dict[str, Any]:
     """All rounds."""
     rounds: dict[str, list[dict[str, float]]] = {}
     async with AsyncClient(endpoints=Endpoints(*[address] * 4), timeout_s=120.0) as client:
         made = calls(client, arguments.page, last_s)
-        first_ms = {
-            name: await _took_ms(made[name]) for name in ("plain", "priority", "ended", "attempts_of_5_minutes")
-        }
+        first_ms, first_cpu_ms = {}, {}
+        for name in ("plain", "priority", "ended", "attempts_of_5_minutes", LONG):
+            before_s = cpu_s(pid)
+            first_ms[name] = await _took_ms(made[name])
+            after_s = cpu_s(pid)
+            if before_s is not None and after_s is not None:
+                first_cpu_ms[name] = 1e3 * (after_s - before_s)
         for _ in range(arguments.rounds):
             for name, call in made.items():
                 times = 1 if name == LONG else REPEATED
@@ -137,8 +151,9 @@ async def measure(address: str, pid: int, arguments: argparse.Namespace, last_s:
                 if before_s is not None and after_s is not None:
                     found["cpu_ms"] = 1e3 * (after_s - before_s) / times
                 rounds.setdefault(name, []).append(found)
+            rounds.setdefault("plain_beside", []).append({"ms": await _longest_beside_ms(made["plain"], made[LONG])})
     beside = {name: ratios(rounds, "ms", name, "plain") for name in rounds if name != "plain"}
-    return {"first_ms": first_ms, "figures": figures(rounds), "ratios": beside}
+    return {"first_ms": first_ms, "first_cpu_ms": first_cpu_ms, "figures": figures(rounds), "ratios": beside}
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -162,6 +177,7 @@ def report(result: dict[str, Any]) -> None:
         cpu = shown(each["cpu_ms"], "ms of CPU", 1) if "cpu_ms" in each else ""
         print(f"  {name:32s} {shown(each['ms'], 'ms', 1):30s} {cpu:30s} {beside}")
     print("  first call: " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in result["first_ms"].items()))
+    print("  its CPU: " + ", ".join(f"{name} {ms:.0f} ms" for name, ms in result["first_cpu_ms"].items()))
 
 
 async def _no_client(_: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ known at once, and they are looked for, and put there, before anything is read.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import redis.asyncio as aioredis
+from numpy.typing import NDArray
 from redis.commands.core import AsyncScript
 
 from adlro.errors import DataLoss, Unavailable
@@ -26,6 +27,7 @@ _NUMBERS_AT_ONCE = 1000
 _RECORDS_AT_ONCE = 50
 _ENDED_AT_ONCE = 2000
 _READ_AT_ONCE = 500
+_RAN_AT_ONCE = 2000
 # A call waits so long for jobs of an older version to be indexed.
 _INDEXED_WITHIN_S = 5.0
 _RETRY_S = 1.0
@@ -70,7 +72,9 @@ class EndedJobs:
         self._not_indexed: AsyncScript = self._redis.register_script(scripts.NOT_INDEXED)
         self._put: AsyncScript = self._redis.register_script(scripts.INDEX_ENDED)
         self._read_before: AsyncScript = self._redis.register_script(scripts.ENDED_BEFORE)
-        self._count_ran: AsyncScript = self._redis.register_script(scripts.COUNT_RAN)
+        self._count_within: AsyncScript = self._redis.register_script(scripts.COUNT_RAN)
+        self._read_within: AsyncScript = self._redis.register_script(scripts.RAN_WITHIN)
+        self._read_class: AsyncScript = self._redis.register_script(scripts.RAN_OF_CLASS)
         self._ends_of: AsyncScript = self._redis.register_script(scripts.ENDS_OF)
         self._read_many: AsyncScript = self._redis.register_script(scripts.READ)
         self._indexing = asyncio.Lock()
@@ -161,23 +165,38 @@ class EndedJobs:
     async def count_within(self, from_s: float, to_s: float) -> int:
         """How many jobs `ran_within` would give; costs Redis next to nothing, however many."""
         while True:
-            ends = [repr(end) for bounds in _ends_of_classes(from_s, to_s) for end in bounds]
-            missing, *counts = await self._count_ran(args=ends)
+            missing, count = await self._count_within(args=[repr(from_s), repr(to_s)])
             if not missing:
-                return sum(map(int, counts))
+                return int(count)
             await self._indexed()
 
-    async def ran_within(self, from_s: float, to_s: float) -> list[int]:
-        """Numbers of the ended jobs that may have run in a range, rising: all that did, and about as many more.
+    async def ran_within(self, from_s: float, to_s: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The ended jobs that may have run in a range: all that did, and about as many more.
 
-        A class of durations at a time, so that Redis answers others between.
+        Returns:
+            Their numbers, rising, and the cluster times of their ends.
         """
-        await self.count_within(from_s, to_s)  # all of them are in the index
-        numbers: list[int] = []
-        for class_, (first, last) in enumerate(_ends_of_classes(from_s, to_s)):
-            numbers += map(int, await self._redis.zrangebyscore(ran_key(class_), repr(first), repr(last)))
-        numbers.sort()
-        return numbers
+        while True:
+            missing, *classes = await self._read_within(args=[repr(from_s), repr(to_s), _RAN_AT_ONCE])
+            if not missing:
+                for number, found in enumerate(classes):
+                    if len(found) == 2 * _RAN_AT_ONCE:
+                        await self._read_on(number, found, to_s)
+                return await asyncio.to_thread(_by_number, classes)
+            await self._indexed()
+
+    async def _read_on(self, class_: int, found: list[bytes], to_s: float) -> None:
+        """Adds what follows of a class of durations, in parts: Redis answers others in between."""
+        last = "+inf" if class_ == LONGEST_RAN else repr(to_s + 2**class_ * 1.001 + 0.001)
+        begin, size = b"", _RAN_AT_ONCE
+        while True:
+            # Those of the last end come once more; where all are of one end, more of them at a time.
+            size = 2 * size if found[-1] == begin else size
+            begin = found[-1]
+            some = await self._read_class(keys=[ran_key(class_)], args=[begin, last, size])
+            found += some
+            if len(some) < 2 * size:
+                return
 
     async def ran(self, numbers: Sequence[int]) -> AsyncIterator[RanJob]:
         """The attempts of these jobs; unreadable records are skipped."""
@@ -229,15 +248,13 @@ class EndedJobs:
         await self._put(args=args)
 
 
+def _by_number(classes: Sequence[Sequence[bytes]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Members and scores of all classes, sorted by member."""
+    numbers = np.array([each for found in classes for each in found[::2]], dtype="S").astype(np.int64)
+    ends_s = np.array([each for found in classes for each in found[1::2]], dtype="S").astype(np.float64)
+    numbers, first = np.unique(numbers, return_index=True)
+    return numbers, ends_s[first]
+
+
 def _member(number: int) -> str:
     return f"{number:018d}"
-
-
-def _ends_of_classes(from_s: float, to_s: float) -> list[tuple[float, float]]:
-    """For each class of durations the first and the last end of jobs that may have run in a range.
-
-    None of those that ended so late after the range that they would have taken longer; a little more than that, since
-    durations are rounded.
-    """
-    lasts = [to_s + 2.0**class_ * 1.001 + 0.001 for class_ in range(LONGEST_RAN)]
-    return [(from_s, last) for last in (*lasts, math.inf)]

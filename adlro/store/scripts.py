@@ -118,6 +118,8 @@ return out
 # ARGV: bytes, then job ids. Returns what there is of each: {m, rev, version}, or a text where its key holds something
 # else; of the first jobs only, as many as have so many bytes together and at least one. 0 bytes: of all. Nobody knows
 # before how large a record is.
+# KEYS: a class of durations. ARGV: the least and the greatest end, how many at most. Returns numbers and ends.
+RAN_OF_CLASS = "return redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', 0, ARGV[3])"
 READ = _named("""
 local out, size, most = {}, 0, tonumber(ARGV[1])
 for i = 2, #ARGV do
@@ -365,14 +367,31 @@ return out
 """
 )
 
-# ARGV: for each class of durations the first and the last end of its jobs that are asked for. Returns {how many are
-# in no index}, then the number of such jobs of each class.
+# ARGV: the begin and the end of a range of cluster time. Returns {how many jobs are in no index}, and how many jobs may
+# have run in the range: those that RAN_WITHIN would name.
 COUNT_RAN = _named(
+    _NOT_INDEXED
+    + """
+local out = {not_indexed(), 0}
+for class = 0, $LONGEST_RAN do
+  local last = class == $LONGEST_RAN and '+inf' or string.format('%.17g', tonumber(ARGV[2]) + 2 ^ class * 1.001 + 0.001)
+  out[2] = out[2] + redis.call('ZCOUNT', '$RAN' .. class, ARGV[1], last)
+end
+return out
+"""
+)
+
+# ARGV: the begin and the end of a range of cluster time, how many of a class at most. Returns {how many are in no
+# index}, then for each class of durations the numbers of its jobs that may have run in it, each with its end: none of
+# those that ended so late after the range that they would have taken longer. A little more than that, since durations
+# are rounded.
+RAN_WITHIN = _named(
     _NOT_INDEXED
     + """
 local out = {not_indexed()}
 for class = 0, $LONGEST_RAN do
-  out[class + 2] = redis.call('ZCOUNT', '$RAN' .. class, ARGV[2 * class + 1], ARGV[2 * class + 2])
+  local last = class == $LONGEST_RAN and '+inf' or string.format('%.17g', tonumber(ARGV[2]) + 2 ^ class * 1.001 + 0.001)
+  out[class + 2] = redis.call('ZRANGEBYSCORE', '$RAN' .. class, ARGV[1], last, 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 end
 return out
 """

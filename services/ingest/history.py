@@ -1,7 +1,7 @@
 """What ran where in a range of cluster time: bars of attempts, or the occupancy that they fold to. Uses no gRPC.
 
 Jobs that have not ended come from the table of active jobs, ended ones by the index of what ran when: a short range
-reads about what ran in it, however long the history.
+reads about what ran in it, however long the history. What is read of ended jobs is kept, within bounds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,19 @@ from adlro.errors import InvalidInput, LimitExceeded, NotFound
 from adlro.records.history import AttemptBars, AttemptHistory, AttemptOccupancy, AttemptOutcome, RowKind
 from adlro.records.jobs import JobType
 from adlro.services.ingest.active import ActiveJobs
+from adlro.services.ingest.attempt_columns import (
+    Floats,
+    Ints,
+    Rows,
+    RowsInMaking,
+    Texts,
+    joined,
+    none_kept,
+    with_more,
+)
 from adlro.services.ingest.clusters import ClusterRegistry, ClusterView, listed
-from adlro.store import JobStore
-from adlro.store.attempts import RanAttempt, RanJob, ran_job
+from adlro.store import JobStore, sequence_of
+from adlro.store.attempts import RanJob, ran_job
 from adlro.store.ended import EndedJobs
 
 DEFAULT_MAX_BARS = 5_000
@@ -50,22 +61,6 @@ class AttemptQuery:
     max_bars: int = 0
     cluster: str = ""
     bucket_count: int = 0
-
-
-@dataclass(slots=True)
-class _Found:
-    """The bars in a range, as columns; `job` and `attempt` are numbers in `jobs` and of the attempt in it."""
-
-    jobs: list[RanJob] = field(default_factory=list)
-    job: array[int] = field(default_factory=lambda: array("l"))
-    attempt: array[int] = field(default_factory=lambda: array("l"))
-    gpu: array[int] = field(default_factory=lambda: array("l"))
-    share: array[float] = field(default_factory=lambda: array("d"))
-    start_s: array[float] = field(default_factory=lambda: array("d"))
-    end_s: array[float] = field(default_factory=lambda: array("d"))
-
-    def __len__(self) -> int:
-        return len(self.job)
 
 
 class AttemptHistories:
@@ -97,6 +92,7 @@ class AttemptHistories:
         self._default_cluster = default_cluster
         self._max_bytes = max_bytes
         self._may_know = may_know
+        self._kept = none_kept()
         self._turn = asyncio.Semaphore(_QUERIES_AT_ONCE)
 
     async def query(self, query: AttemptQuery) -> AttemptHistory:
@@ -115,10 +111,14 @@ class AttemptHistories:
             found = await self._found(query.from_s, to_s, gpus)
         most = query.max_bars or DEFAULT_MAX_BARS
         name = "" if view is None else view.cluster.name
-        if len(found) <= most and (bars := self._bars(found, gpus)) is not None:
-            return AttemptHistory(name, query.from_s, to_s, len(found), bars=bars)
-        occupancy = _occupancy(found, gpus, query.from_s, to_s, query.bucket_count or DEFAULT_BUCKET_COUNT)
-        return AttemptHistory(name, query.from_s, to_s, len(found), occupancy=occupancy)
+        if len(found.job) <= most:
+            known = {user for user in set(found.user.tolist()) if self._may_know(found.users[user])}
+            bars = await asyncio.to_thread(_bars, found, gpus, known, self._max_bytes)
+            if bars is not None:
+                return AttemptHistory(name, query.from_s, to_s, len(found.job), bars=bars)
+        buckets = query.bucket_count or DEFAULT_BUCKET_COUNT
+        occupancy = await asyncio.to_thread(_occupancy, found, gpus, query.from_s, to_s, buckets)
+        return AttemptHistory(name, query.from_s, to_s, len(found.job), occupancy=occupancy)
 
     async def _view(self, name: str) -> ClusterView | None:
         view = await self._clusters.recent(name or self._default_cluster)
@@ -149,10 +149,10 @@ class AttemptHistories:
     async def _found(self, from_s: float, to_s: float, gpus: _Gpus) -> _Found:
         # The active ones first: one that ends meanwhile is in both, not in neither.
         await self._active.catch_up()
-        running: dict[str, RanJob] = {}
+        running: dict[int, RanJob] = {}
         for count, job in enumerate(self._active.jobs(), start=1):
             if job.attempts:
-                running[job.job_id] = ran_job(job)
+                running[sequence_of(job.job_id)] = ran_job(job)
             if not count % _AT_ONCE:
                 await asyncio.sleep(0)
         count = await self._ended.count_within(from_s, to_s)
@@ -164,55 +164,96 @@ class AttemptHistories:
                 reason="RANGE_TOO_LONG",
                 metadata={"jobs": str(count), "limit": str(MAX_JOBS)},
             )
-        numbers = await self._ended.ran_within(from_s, to_s)
-        found = _Found()
-        async for ran in self._ended.ran(numbers):
-            running.pop(ran.job_id, None)
-            _add(found, ran, from_s, to_s, gpus)
-        for ran in running.values():
-            _add(found, ran, from_s, to_s, gpus)
-        return found
-
-    def _bars(self, found: _Found, gpus: _Gpus) -> AttemptBars | None:
-        """The bars by begin; None where they do not fit into an answer."""
-        order = np.lexsort((np.asarray(found.gpu), np.asarray(found.start_s))).tolist() if len(found) else []
-        gpu_rows = sorted(set(found.gpu), key=gpus.place_of)
-        gpu_index = {gpu: index for index, gpu in enumerate(gpu_rows)}
-        known = [self._may_know(job.user) for job in found.jobs]
-        job_index: dict[str, int] = {"": 0}
-        user_index: dict[str, int] = {"": 0}
-        jobs, users, attempts, types, outcomes = array("l"), array("l"), array("l"), [], []
-        for bar in order:
-            ran = found.jobs[found.job[bar]]
-            told = ran if known[found.job[bar]] else _UNKNOWN_JOB
-            jobs.append(job_index.setdefault(told.job_id, len(job_index)))
-            users.append(user_index.setdefault(told.user, len(user_index)))
-            types.append(told.job_type)
-            attempt = ran.attempts[found.attempt[bar]] if told is ran else _UNKNOWN_ATTEMPT
-            attempts.append(attempt.attempt)
-            outcomes.append(attempt.outcome)
-        names = [gpus.ids[gpu] for gpu in gpu_rows]
-        texts = sum(len(text.encode()) + 8 for text in (*names, *job_index, *user_index))
-        if texts + _BAR_BYTES * len(found) + 1024 > self._max_bytes:
-            return None
-        return AttemptBars(
-            gpu_ids=tuple(names),
-            job_ids=tuple(job_index),
-            users=tuple(user_index),
-            gpu_indexes=tuple(gpu_index[found.gpu[bar]] for bar in order),
-            job_indexes=tuple(jobs),
-            user_indexes=tuple(users),
-            attempts=tuple(attempts),
-            job_types=tuple(types),
-            starts_s=tuple(found.start_s[bar] for bar in order),
-            ends_s=tuple(found.end_s[bar] for bar in order),
-            outcomes=tuple(outcomes),
-            shares=() if all(each == 1.0 for each in found.share) else tuple(found.share[bar] for bar in order),
-        )
+        numbers, ends_s = await self._ended.ran_within(from_s, to_s)
+        kept = self._kept
+        places = await asyncio.to_thread(kept.places_of, numbers, ends_s)
+        unread, read = np.flatnonzero(places < 0), RowsInMaking(kept.texts)
+        ended = set(numbers[places >= 0].tolist()) if running else set()
+        async for ran in self._ended.ran(numbers[unread].tolist()):
+            read.add(ran)
+            ended.add(sequence_of(ran.job_id))
+        run = RowsInMaking(kept.texts)
+        for number, ran in running.items():
+            if number not in ended:
+                run.add(ran)
+        new = read.made()
+        if len(new.job):
+            end_s_of = dict(zip(numbers[unread].tolist(), ends_s[unread].tolist(), strict=True))
+            # Another query may have added jobs meanwhile.
+            before = self._kept if self._kept.texts is kept.texts else kept
+            self._kept = await asyncio.to_thread(with_more, before, new, end_s_of)
+        rows = await asyncio.to_thread(lambda: joined(kept.rows_of(places[places >= 0]), new, run.made()))
+        return await asyncio.to_thread(_in_range, rows, kept.texts, from_s, to_s, gpus)
 
 
-_UNKNOWN_JOB = RanJob("", "", JobType.UNSPECIFIED, ())
-_UNKNOWN_ATTEMPT = RanAttempt(0, (), 0.0, 0.0, AttemptOutcome.UNSPECIFIED)
+class _Found(NamedTuple):
+    """The bars in a range, as columns; see `Rows`.
+
+    Attributes:
+        users: names by number.
+        gpu: numbers in `_Gpus`.
+    """
+
+    users: Sequence[str]
+    job: Ints
+    user: NDArray[np.int32]
+    job_type: NDArray[np.int8]
+    attempt: NDArray[np.int32]
+    outcome: NDArray[np.int8]
+    gpu: Ints
+    share: Floats
+    start_s: Floats
+    end_s: Floats
+
+
+def _in_range(rows: Rows, texts: Texts, from_s: float, to_s: float, gpus: _Gpus) -> _Found:
+    """The rows of a range on the GPUs that are asked for."""
+    rows = rows.at((rows.start_s <= to_s) & (rows.end_s >= from_s))  # nor one whose times are no numbers
+    names, number_of = list(texts.gpus), np.full(len(texts.gpus), -1, dtype=np.int64)
+    for gpu in np.unique(rows.gpu).tolist():
+        number = gpus.number_of(names[gpu])
+        number_of[gpu] = -1 if number is None else number
+    of_gpu = number_of[rows.gpu]
+    columns: dict[str, Any] = {**rows.at(of_gpu >= 0)._asdict(), "gpu": of_gpu[of_gpu >= 0]}
+    return _Found(users=list(texts.users), **columns)
+
+
+def _bars(found: _Found, gpus: _Gpus, known_users: Collection[int], max_bytes: int) -> AttemptBars | None:
+    """The bars by begin; None where they do not fit into an answer."""
+    gpu_rows = sorted(set(found.gpu.tolist()), key=gpus.place_of)
+    gpu_index = np.zeros(len(gpus.ids), dtype=np.int64)
+    gpu_index[gpu_rows] = np.arange(len(gpu_rows))
+    order = np.lexsort((found.attempt, found.job, gpu_index[found.gpu], found.start_s))
+    known = np.isin(found.user, list(known_users))[order]
+    job_index: dict[str, int] = {"": 0}
+    user_index: dict[str, int] = {"": 0}
+    jobs, users = array("l"), array("l")
+    for number, user, told in zip(found.job[order].tolist(), found.user[order].tolist(), known.tolist(), strict=True):
+        jobs.append(job_index.setdefault(f"job-{number}" if told else "", len(job_index)))
+        users.append(user_index.setdefault(found.users[user] if told else "", len(user_index)))
+    names = [gpus.ids[gpu] for gpu in gpu_rows]
+    texts = sum(len(text.encode()) + 8 for text in (*names, *job_index, *user_index))
+    if texts + _BAR_BYTES * len(found.job) + 1024 > max_bytes:
+        return None
+    types, outcomes = np.where(known, found.job_type[order], 0), np.where(known, found.outcome[order], 0)
+    return AttemptBars(
+        gpu_ids=tuple(names),
+        job_ids=tuple(job_index),
+        users=tuple(user_index),
+        gpu_indexes=tuple(gpu_index[found.gpu[order]].tolist()),
+        job_indexes=tuple(jobs),
+        user_indexes=tuple(users),
+        attempts=tuple(np.where(known, found.attempt[order], 0).tolist()),
+        job_types=tuple(map(_JOB_TYPES.__getitem__, types.tolist())),
+        starts_s=tuple(found.start_s[order].tolist()),
+        ends_s=tuple(found.end_s[order].tolist()),
+        outcomes=tuple(map(_OUTCOMES.__getitem__, outcomes.tolist())),
+        shares=() if (found.share == 1.0).all() else tuple(found.share[order].tolist()),
+    )
+
+
+_JOB_TYPES = {int(each): each for each in JobType}
+_OUTCOMES = {int(each): each for each in AttemptOutcome}
 
 
 class _Gpus:
@@ -262,38 +303,19 @@ class _Gpus:
         return kind, list(names), [counts[row] for row in range(len(names))], row_of
 
 
-def _add(found: _Found, ran: RanJob, from_s: float, to_s: float, gpus: _Gpus) -> None:
-    """Adds the bars of a job that are in the range."""
-    job = len(found.jobs)
-    for number, attempt in enumerate(ran.attempts):
-        if not (attempt.start_s <= to_s and attempt.end_s >= from_s):  # nor one whose times are no numbers
-            continue
-        for gpu_id, share in attempt.gpus:
-            gpu = gpus.number_of(gpu_id)
-            if gpu is not None:
-                if job == len(found.jobs):
-                    found.jobs.append(ran)
-                found.job.append(job)
-                found.attempt.append(number)
-                found.gpu.append(gpu)
-                found.share.append(share)
-                found.start_s.append(attempt.start_s)
-                found.end_s.append(attempt.end_s)
-
-
 def _occupancy(found: _Found, gpus: _Gpus, from_s: float, to_s: float, bucket_count: int) -> AttemptOccupancy:
     kind, names, counts, row_of = gpus.rows()
     buckets = max(1, min(bucket_count, _OCCUPANCY_BYTES // max(1, len(names))))
     bucket_s = max(to_s - from_s, _LEAST_RANGE_S) / buckets
     held = held_ratios(
-        row_of[np.asarray(found.gpu, dtype=np.int64)],
-        (np.asarray(found.start_s) - from_s) / bucket_s,
-        (np.asarray(found.end_s) - from_s) / bucket_s,
-        np.asarray(found.share),
+        row_of[found.gpu],
+        (found.start_s - from_s) / bucket_s,
+        (found.end_s - from_s) / bucket_s,
+        found.share,
         counts,
         buckets,
     )
-    return AttemptOccupancy(kind, tuple(names), tuple(counts), buckets, bucket_s, as_bytes(held), len(found))
+    return AttemptOccupancy(kind, tuple(names), tuple(counts), buckets, bucket_s, as_bytes(held), len(found.job))
 
 
 def held_ratios(

@@ -103,8 +103,24 @@ async def test_jobs_that_an_older_release_ended_are_found_before_anything_is_rea
     await forget(queue.redis, every[0].number)
     assert await queue.ended.ends_of([every[0].number]) == [every[0].end_s]
     await forget(queue.redis, every[1].number)
-    assert every[1].number in await queue.ended.ran_within(0.0, 1e9) or not queue.jobs[every[1].number].attempts
+    assert every[1].number in (await queue.ended.ran_within(0.0, 1e9))[0] or not queue.jobs[every[1].number].attempts
     assert await queue.ended.index() == 0
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7])
+async def test_what_ran_in_a_range_is_read_in_parts(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Also where more jobs than a part has ended at one moment."""
+    await queue.fill(Random(4), 60, 300)
+    ranges = [(-1.0, 1e9), (0.0, queue.now_s / 2), (queue.now_s / 2, queue.now_s), (queue.now_s, 1e9)]
+    whole = [await queue.ended.ran_within(*each) for each in ranges]
+    assert len(whole[0][0]) > 20
+    monkeypatch.setattr("adlro.store.ended._RAN_AT_ONCE", at_once)
+    for (numbers, ends_s), each in zip(whole, ranges, strict=True):
+        found, found_s = await queue.ended.ran_within(*each)
+        assert found.tolist() == numbers.tolist() == sorted(set(numbers.tolist()))
+        assert found_s.tolist() == ends_s.tolist() == [queue.jobs[number].end_s for number in numbers.tolist()]
 
 
 async def test_a_long_history_of_an_older_release_is_refused_until_it_is_indexed(
@@ -153,5 +169,5 @@ async def test_the_store_of_an_older_release_is_taken_over(redis_url: str, commi
         assert found
         assert found == sorted(found, reverse=True)
         await check_ended_index(redis)
-        ran = [each.job_id async for each in queue.ended.ran(await queue.ended.ran_within(0.0, 1e9))]
+        ran = [each.job_id async for each in queue.ended.ran((await queue.ended.ran_within(0.0, 1e9))[0].tolist())]
         assert ran

@@ -1,6 +1,6 @@
 // @ts-check
 // Decisions: what was placed where and by whom; where acting and shadow policy differ; one decision with its candidates.
-import { useState } from "../vendor/hooks.js";
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get, useAnswer } from "../api.js";
 import { basis, clusterTime, count, DASH, duration, interval, plural, words } from "../format.js";
 import { html } from "../html.js";
@@ -70,6 +70,7 @@ function Differences({ rows }) {
   <//>`;
 }
 
+const MOST_OLDER = 5_000;
 /** Decisions before those of the live list, a page at a time. @param {URLSearchParams} query @param {any[]} rows */
 function useOlder(query, rows) {
   const [older, setOlder] = useState({ key: "", rows: /** @type {any[]} */ ([]), to_s: /** @type {number | null} */ (null), error: "", asking: false });
@@ -90,6 +91,14 @@ function useOlder(query, rows) {
       setOlder({ ...mine, asking: false, error: /** @type {Error} */ (error).message });
     }
   };
+  // New ones push others out of the live list: those stay here, or they would be in neither.
+  const before = useRef(rows);
+  useEffect(() => {
+    const present = new Set(rows.map((row) => row.id));
+    const left = before.current.filter((row) => !present.has(row.id));
+    before.current = rows;
+    if (mine.rows.length && left.length) setOlder((old) => (old.key === key ? { ...old, rows: [...left, ...old.rows].slice(0, MOST_OLDER) } : old));
+  }, [rows]);
   const known = new Set(rows.map((row) => row.id));
   return { rows: mine.rows.filter((row) => !known.has(row.id) && known.add(row.id)), more: rows.length > 0 && (!mine.rows.length || mine.to_s !== null), ask, asking: mine.asking, error: mine.error };
 }

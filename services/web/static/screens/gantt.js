@@ -1,7 +1,7 @@
 // @ts-check
 // Gantt: what ran where and when. A canvas to look at, and a table of the same for everybody else.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
-import { clusterTime, count, plural, words } from "../format.js";
+import { clusterTime, count, plural, visible, words } from "../format.js";
 import { MAX_BARS, useChart } from "../gantt/answers.js";
 import { markOf, markText, Marked, useMarked } from "../gantt/marking.js";
 import { Overview } from "../gantt/overview.js";
@@ -26,6 +26,12 @@ const LONGEST_S = 30 * 86_400;
 function liveRange(now_s, span_s) {
   const length = Math.min(span_s, Math.max(60, now_s * 1.03));
   return { from_s: Math.max(0, now_s - length * 0.97), to_s: Math.max(0, now_s - length * 0.97) + length, live: true };
+}
+
+/** The view that an address names; null: the live one. @param {URLSearchParams} query */
+function fixedOf(query) {
+  const [from_s, to_s] = [Number(query.get("from") || NaN), Number(query.get("to") || NaN)];
+  return Number.isFinite(from_s) && Number.isFinite(to_s) && to_s > from_s ? { from_s, to_s } : null;
 }
 
 /** @param {import("../gantt/rows.js").Chart | null} chart @param {ColourBy} by */
@@ -71,9 +77,7 @@ export default function Gantt({ query }) {
   useTitle("Gantt");
   const head = useView("head");
   const now_s = /** @type {number | null} */ (head.data?.time_s ?? null);
-  const [fixed, setFixed] = useState(/** @type {{from_s: number, to_s: number} | null} */ (
-    query.get("from") && query.get("to") ? { from_s: Number(query.get("from")), to_s: Number(query.get("to")) } : null
-  ));
+  const [fixed, setFixed] = useState(() => fixedOf(query));
   const [span_s, setSpan] = useState(Math.min(LONGEST_S, Math.max(SHORTEST_S, Number(query.get("span")) || 3_600)));
   const by = /** @type {ColourBy} */ (["type", "user", "outcome", "differs"].includes(query.get("colour") ?? "") ? query.get("colour") : "type");
   const [folds, setFolds] = useState(/** @type {Record<number, boolean>} */ ({}));
@@ -90,6 +94,8 @@ export default function Gantt({ query }) {
 
   const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
+  /** The last frame's buffer: megabytes, sixty times a second. */
+  const picture = useRef(/** @type {ImageData | null} */ (null));
   const inks = useRef(/** @type {ReturnType<typeof palette> | null} */ (null));
   const [size, setSize] = useState({ width: 0, height: 0 });
   const [top, setTop] = useState(0);
@@ -106,7 +112,7 @@ export default function Gantt({ query }) {
     const watch = new ResizeObserver(() => box.current && setSize({ width: box.current.clientWidth, height: box.current.clientHeight }));
     watch.observe(box.current);
     return () => watch.disconnect();
-  }, [chart === null]);
+  }, [chart === null, head.state === "refused"]);
 
   // In the same frame as the change: moves of the pointer come once a frame.
   useLayoutEffect(() => {
@@ -119,7 +125,8 @@ export default function Gantt({ query }) {
     const height = Math.round(size.height * scale);
     if (place.width !== width || place.height !== height) Object.assign(place, { width, height });
     const started = performance.now();
-    const image = context.createImageData(width, height);
+    const image = picture.current?.width === width && picture.current.height === height ? picture.current : context.createImageData(width, height);
+    picture.current = image;
     draw(new Uint32Array(image.data.buffer), width, height, {
       chart, rows, from_s: range.from_s, to_s: range.to_s, now_s: now_s ?? chart.now_s, top: top - AXIS_PX, left: LABELS_PX, scale, tone, selected, ...inks.current,
     });
@@ -153,8 +160,19 @@ export default function Gantt({ query }) {
     show(stays - at * next, stays + (1 - at) * next);
   };
   const live = () => setFixed(null);
+  const address = `${query.get("from") ?? ""} ${query.get("to") ?? ""}`;
+  const written = useRef(address);
   useEffect(() => {
-    const timer = setTimeout(() => setQuery({ from: fixed ? fixed.from_s.toFixed(1) : "", to: fixed ? fixed.to_s.toFixed(1) : "", span: fixed || span_s === 3_600 ? "" : Math.round(span_s), mark: markText(mark) }), 300);
+    if (address === written.current) return;
+    written.current = address;
+    setFixed(fixedOf(query));
+  }, [address]);
+  useEffect(() => {
+    const [from, to] = fixed ? [fixed.from_s.toFixed(1), fixed.to_s.toFixed(1)] : ["", ""];
+    const timer = setTimeout(() => {
+      written.current = `${from} ${to}`;
+      setQuery({ from, to, span: fixed || span_s === 3_600 ? "" : Math.round(span_s), mark: markText(mark) });
+    }, 300);
     return () => clearTimeout(timer);
   }, [fixed, span_s, mark]);
   /** The marked time, or one end of it, moves by a part of the view. @param {"from_s" | "to_s"} end @param {number} ratio */
@@ -198,7 +216,7 @@ export default function Gantt({ query }) {
     };
     place.addEventListener("wheel", onWheel, { passive: false });
     return () => place.removeEventListener("wheel", onWheel);
-  }, [chart === null]);
+  }, [chart === null, head.state === "refused"]);
   const grip = useRef(/** @type {{x: number, range: Range, moved: boolean, marks_s: number | null} | null} */ (null));
   /** The time at a place of the canvas; left of it, that of its edge. @param {PointerEvent} event */
   const timeAt = (event) => {
@@ -271,7 +289,7 @@ export default function Gantt({ query }) {
               ${mark && mark.to_s > range.from_s && mark.from_s < range.to_s && html`<div class="gantt-mark" aria-hidden="true" style=${markPlace(mark, range, size.width)}></div>`}</div>
           </div>
           <div class="gantt-foot">
-            ${chart.bars && html`<ul class="legend" aria-label="Colours">${[...names].map(([name, index]) => html`<li key=${name}><span class=${`swatch tone-${index + 1}`} aria-hidden="true"></span>${words(name)}</li>`)}</ul>`}
+            ${chart.bars && html`<ul class="legend" aria-label="Colours">${[...names].map(([name, index]) => html`<li key=${name}><span class=${`swatch tone-${index + 1}`} aria-hidden="true"></span>${by === "user" ? visible(name) : words(name)}</li>`)}</ul>`}
             <span class="quiet">drag or A D to move, Ctrl+wheel or W S to zoom, Shift+drag or M to mark a time, click a node to fold it, click a bar to see its job</span>
             ${chart.bars && html`<span class="buttons-row"><button type="button" onClick=${() => setFolds(Object.fromEntries(chart.nodes.map((/** @type {string} */ _, /** @type {number} */ node) => [node, !rows.list.some((row) => row.open)])))}>${rows.list.some((row) => row.open) ? "Fold all" : "Unfold all"}</button></span>`}
           </div>`}

@@ -115,13 +115,13 @@ export default function Learning({ query }) {
         <${Panel} title="Trainings" tools=${html`<span class="quiet">at most ${MOST} together</span>`}>
           ${recipes.map((recipe) => html`<section key=${recipe} aria-label=${`Recipe ${recipe || "without a name"}`}><div class="title"><h3>${recipe || "without a recipe"}</h3>
               <button type="button" onClick=${() => setQuery({ runs: runs.filter((/** @type {any} */ run) => (run.recipe || "") === recipe).map((/** @type {any} */ run) => run.id).slice(0, MOST).join(",") })}>Show all of these</button></div>
-            <${Scroll} label=${`Trainings of ${recipe || "no recipe"}`}><table class="compact"><thead><tr><th scope="col">Shown</th><th scope="col">Training</th><th scope="col">Baseline</th><th scope="col">Begun</th>${runs.some((/** @type {any} */ run) => run.state) && html`<th scope="col">State</th>`}<th scope="col" class="number">Scores</th><th scope="col">Last</th></tr></thead>
+            <${Scroll} label=${`Trainings of ${recipe || "no recipe"}`}><table class="compact"><thead><tr><th scope="col">Shown</th><th scope="col">Training</th><th scope="col">Baseline</th><th scope="col">Begun</th><th scope="col" class="number">Scores</th><th scope="col">Last</th></tr></thead>
               <tbody>${runs.filter((/** @type {any} */ run) => (run.recipe || "") === recipe).map((/** @type {any} */ run) => html`<tr key=${run.id}>
                 <td><input type="checkbox" aria-label=${`Show ${run.id}`} checked=${chosen.includes(run.id)} disabled=${run.id === baseline || (!chosen.includes(run.id) && chosen.length >= MOST)}
                   onChange=${(/** @type {any} */ event) => setQuery({ runs: (event.target.checked ? [...chosen, run.id] : chosen.filter((id) => id !== run.id)).join(",") })} /></td>
                 <th scope="row">${run.id}</th>
                 <td><input type="radio" name="baseline" aria-label=${`${run.id} is the baseline`} checked=${run.id === baseline} onChange=${() => setQuery({ baseline: run.id })} /></td>
-                <td>${wallTime(run.started_unix_s)}</td>${runs.some((/** @type {any} */ each) => each.state) && html`<td>${run.state}</td>`}<td class="number num">${count(run.row_count)}</td>
+                <td>${wallTime(run.started_unix_s)}</td><td class="number num">${count(run.row_count)}</td>
                 <td class="num quiet">${Object.entries(run.last ?? {}).slice(0, 3).map(([name, value]) => `${name} ${typeof value === "number" ? count(value, Number.isInteger(value) ? 0 : 3) : value}`).join(" · ")}</td></tr>`)}</tbody></table><//></section>`)}
           <p class="quiet">${plural(runs.length, "training")}</p>
         <//>`;

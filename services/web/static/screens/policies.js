@@ -26,7 +26,7 @@ function Agreement({ shadow }) {
 function Replay({ replay }) {
   const known = typeof replay.low_ratio === "number" && typeof replay.high_ratio === "number";
   const sure = known && replay.low_ratio > 0 === replay.high_ratio > 0;
-  return html`<p class="sentence">${replay.text || html`Replayed in the simulator with the same ${plural(replay.job_count, "finished job")}, the ${replay.metric} under ${replay.other} is <strong class="num">${percent(Math.abs(replay.difference_ratio), 1)} ${replay.difference_ratio < 0 ? "lower" : "higher"}</strong> than under ${replay.policy}.`}</p>
+  return html`<p class="sentence">Replayed in the simulator with the same ${plural(replay.job_count, "finished job")}, the ${replay.metric} under ${replay.other} is <strong class="num">${percent(Math.abs(replay.difference_ratio), 1)} ${replay.difference_ratio < 0 ? "lower" : "higher"}</strong> than under ${replay.policy}.</p>
     <p class="num">${known ? `95 % interval of the difference: ${percent(replay.low_ratio, 1)} to ${percent(replay.high_ratio, 1)}${sure ? "." : ": no difference is shown, zero lies inside."}` : `No interval${replay.refused ? `: ${replay.refused}` : ""}. Without one this says little.`}</p>
     ${replay.name && html`<p class="quiet num">${replay.name}, ${wallTime(replay.written_unix_s)}</p>`}`;
 }
