@@ -532,7 +532,6 @@ class Cluster:
                     "id": name,
                     "recipe": settings["recipe"],
                     "started_unix_s": 1_760_000_000 + 3_600 * index,
-                    "state": "ended",
                     "row_count": 40,
                     "last": {"step": 400, "score": 0.5 + 0.1 * index},
                     "baseline": index == 0,

@@ -680,3 +680,31 @@ def test_a_screen_without_a_source_is_not_in_the_navigation(watched: Callable[..
         assert page.get_by_role("navigation").get_by_role("link").all_inner_texts() == ["Cluster", "Queue"]
         assert page.get_by_role("button", name="Cancel job").count() == 0
         assert page.get_by_role("link", name="Decision").count() == 0
+
+
+def test_a_slow_answer_about_a_view_that_goes_on_is_shown(
+    server: FakePageServer, watched: Callable[..., Watched]
+) -> None:
+    server.slow_s["gantt"] = 2.5
+    tab = watched(server.url)
+    tab.page.goto(server.url + "/gantt")
+    for second in range(8):  # the clock goes on, and the view with it
+        server.cluster.now_s += 1.0 + second / 10
+        server.push()
+        tab.page.wait_for_timeout(500)
+    tab.page.locator("canvas[data-draw-ms]").wait_for(timeout=5_000)
+
+
+@pytest.mark.parametrize("address", ["/gantt?from=abc&to=7", "/gantt?from=70&to=7"])
+def test_an_address_that_names_no_time_shows_the_present(
+    server: FakePageServer, watched: Callable[..., Watched], address: str
+) -> None:
+    page = watched(server.url).open(address)
+    page.get_by_role("button", name="Live", pressed=True).wait_for()
+
+
+def test_the_bar_leads_back_to_the_present(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/gantt?from=100&to=700")
+    page.get_by_role("button", name="Live", pressed=False).wait_for()
+    page.get_by_role("navigation").get_by_role("link", name="Gantt").click()
+    page.get_by_role("button", name="Live", pressed=True).wait_for()

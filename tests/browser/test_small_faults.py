@@ -149,3 +149,28 @@ def test_older_decisions_come_after_those_of_the_live_list(watched: Callable[...
         shown = page.locator("tbody th a").all_inner_texts()
         assert shown == [each["id"] for each in server.cluster.decisions()]
         assert page.get_by_role("button", name="Older decisions").count() == 0
+
+
+def test_decisions_that_new_ones_push_out_of_the_live_list_stay_among_the_older(
+    watched: Callable[..., Watched],
+) -> None:
+    class Short(Cluster):
+        first = 20
+
+        def topic(self, key: str) -> tuple[dict[str, Any], bytes]:
+            data, body = super().topic(key)
+            rows = data["rows"][self.first : self.first + 20] if key.startswith("decisions") else []
+            return ({"rows": rows}, b"") if key.startswith("decisions") else (data, body)
+
+    with fake_page_server(Short()) as server:
+        page = watched(server.url).open("/decisions")
+        page.get_by_text("20 decisions", exact=True).wait_for()
+        page.get_by_role("button", name="Older decisions").click()
+        page.get_by_text("40 decisions", exact=True).wait_for()
+
+        Short.first = 0  # twenty new ones, and none of those before
+        server.push()
+
+        page.get_by_text("60 decisions", exact=True).wait_for()
+        shown = page.locator("tbody th a").all_inner_texts()
+        assert shown == [each["id"] for each in server.cluster.decisions()]

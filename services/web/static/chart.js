@@ -78,8 +78,9 @@ export function Chart({ label, x, lines, axis = "number", unit = "", height = 18
       plot.current = null;
     };
   }, [shape]);
+  // In the frame of the change. A plot of other lines is about to be replaced.
   useLayoutEffect(() => {
-    plot.current?.setData(columns);
+    if (plot.current?.series.length === columns.length) plot.current.setData(columns);
   });
   if (lost) return html`<p class="empty">The curves could not be loaded. Load the page again.</p>`;
   const last = lines.filter((line) => !line.faint).map(({ name, values }) => {
