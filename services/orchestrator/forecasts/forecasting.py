@@ -51,9 +51,8 @@ CALLERS_PAUSE, RECORD_PAUSE = 3.0, 30.0
 thirtieth."""
 
 TOO_FAR = "so many jobs are before it that its start is too far ahead to be forecast"
-
-
 STARTS_NOW = "it has left the queue just now"
+BEGUN_ANEW = "the orchestrator has just begun anew; ask again in a moment"
 
 
 class Round(NamedTuple):
@@ -111,6 +110,8 @@ class Forecasting:
         if latest is None or not fresh_enough or self._ledger is not ledger or job_id not in latest.raws:
             latest = await self._round_with(ledger, [entry], now_s)
         raw = latest.raws.get(job_id)
+        if self._ledger is not ledger:
+            return BEGUN_ANEW
         if raw is None:
             return TOO_FAR if entry.phase in (Phase.QUEUED, Phase.BEGIN) else STARTS_NOW
         waits_from_s = entry.job.submit_s if entry.job.submit_s is not None else latest.made_s
@@ -145,6 +146,8 @@ class Forecasting:
     async def _play(self, ledger: Ledger, now_s: Callable[[], float]) -> Round:
         async with self._playing:
             await asyncio.sleep(self._rests_until - time.monotonic())
+            if self._ledger is not ledger:  # the jobs that are asked for now are another session's
+                return Round(now_s(), Setting(False, 1.0, 0.0, 0.0), {}, 0.0)
             self._next = None  # who asks from now on asks for the round after this one
             asked, self._asked = self._asked, {}
             began = time.monotonic()
@@ -209,6 +212,8 @@ class Forecasting:
         self._took_s = min(time.monotonic() - began, time.monotonic() - latest.made_at)
         for each in due:
             raw = latest.raws.get(each.entry.job.job_id)
+            if raw is None:
+                self._tracked.drop(each)
             if raw is None or latest.made_s < each.submit_s:
                 continue
             fresh = latest.made_s - each.submit_s < LEAST_WAIT_S

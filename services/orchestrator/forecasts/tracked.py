@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from adlro.decide.forecast.calibration import LEAST_WAIT_S, Forecast
+from adlro.services.orchestrator.explain.waiting import why_none
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 
 MOST_TRACKED = 512
@@ -69,7 +70,7 @@ class Forecasts:
             if len(due) >= DUE_AT_ONCE or len(self._of) >= MOST_TRACKED:
                 break
             submit_s = entry.job.submit_s
-            if entry.job.job_id in self._of or submit_s is None:
+            if entry.job.job_id in self._of or submit_s is None or why_none(entry):
                 continue
             if time_s - submit_s >= LEAST_WAIT_S and submit_s <= self._looked_s:
                 break  # those before it have waited longer, and could be seen at the last look
@@ -79,6 +80,11 @@ class Forecasts:
         waiting = (each for each in self._of.values() if each.entry.phase is Phase.QUEUED)
         again = [each for each in waiting if (each.fresh or each.later) and each.due_s <= time_s]
         return (due + again)[:DUE_AT_ONCE]
+
+    def drop(self, tracked: Tracked) -> None:
+        """Tracks a job no more: no future reaches its start, and others need its place."""
+        if not tracked.fresh and not tracked.later:
+            self._of.pop(tracked.entry.job.job_id, None)
 
     def made(self, tracked: Tracked, forecast: Forecast, *, fresh: bool) -> None:
         """Keeps a forecast of a job."""

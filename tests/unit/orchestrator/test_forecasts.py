@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from adlro.decide.forecast.calibration import KINDS, LEAST_WAIT_S, Calibration, 
 from adlro.kit.redis import connect
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType
+from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
+from adlro.records.waiting import ExpectedStart
 from adlro.services.orchestrator.forecasts import forecasting
-from adlro.services.orchestrator.forecasts.forecasting import Forecasting, played
+from adlro.services.orchestrator.forecasts.forecasting import BEGUN_ANEW, Forecasting, played
 from adlro.services.orchestrator.forecasts.moments import moment_of, take
 from adlro.services.orchestrator.forecasts.record import MOST_ENTRIES, Record
 from adlro.services.orchestrator.forecasts.seen import SeenJobs, past_of
@@ -208,3 +211,34 @@ async def test_forecasts_are_made_judged_and_kept_in_the_background(
     assert await Record(redis).load(again) == 1
     assert again.tally(fresh=True) == made.calibration.tally(fresh=True)
     await redis.aclose()
+
+
+def test_jobs_that_never_start_take_nobody_the_place_in_the_record() -> None:
+    ledger, tracked = ledger_of(), Forecasts()
+    tracked.due([], 0.0)
+    waiting = []
+    for number in range(1, MOST_TRACKED + 10):
+        entry = enter(ledger, number, float(number))
+        if number % 2:
+            entry.job = dataclasses.replace(entry.job, pending_reason=PendingReason.NO_FITTING_GPU)
+        waiting.append(entry)
+        for each in tracked.due(waiting, float(number)):
+            assert each.entry.job.pending_reason is not PendingReason.NO_FITTING_GPU
+            tracked.drop(each)  # as after a round in which no future reached its start
+    ordinary = enter(ledger, 9999, MOST_TRACKED + 20.0)
+    assert [each.entry for each in tracked.due([*waiting, ordinary], MOST_TRACKED + 20.0)] == [ordinary]
+    assert len(tracked) == 1
+
+
+async def test_a_round_of_a_session_that_ended_takes_no_question_of_the_next() -> None:
+    made = Forecasting(cast("Any", None), structlog.get_logger())
+    ended, present = ledger_of(), ledger_of()
+    waiting = [[enter(ledger, number, 0.0) for number in range(1, 4)] for ledger in (ended, present)]
+    try:
+        made._rests_until = time.monotonic() + 0.3  # as after a round
+        asked = asyncio.create_task(made.expected(ended, waiting[0][1], lambda: 6.0))
+        await asyncio.sleep(0.05)
+        assert isinstance(await made.expected(present, waiting[1][1], lambda: 6.0), ExpectedStart)
+        assert await asked == BEGUN_ANEW
+    finally:
+        made.close()
