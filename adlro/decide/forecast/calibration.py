@@ -5,7 +5,9 @@ futures alone is no interval. Here a finished forecast leaves its *error*, on a 
 spread, and an interval is cut from the errors of earlier forecasts of the same kind (normalised conformal prediction:
 Papadopoulos, Gammerman and Vovk 2008, "Normalized nonconformity measures for regression conformal prediction"; a
 window that moves with the service: Gibbs and Candes 2021, "Adaptive conformal inference under distribution shift").
-The errors that ship (shipped.py) count as a number of own ones, and fade as own ones come.
+The errors that ship (shipped.py) count as a number of own ones, and fade as own ones come. They come from lists on 16
+GPUs. A large cluster begins with its futures' spread and a quarter instead: there futures are nearly right by
+themselves, and the shipped errors would tell starts too soon (benchmarks/expected_start_scale.py).
 
 Plain data, no I/O.
 """
@@ -19,9 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.forecast.moment import Moment, Past
+from adlro.decide.forecast.moment import LARGE_GPUS, Moment, Past
 from adlro.decide.forecast.shipped import ERRORS
 from adlro.numeric.exact import exp, log, log_array
+from adlro.numeric.normal import quantile
 from adlro.state.observation import Floats
 
 LEAST_WAIT_S = 5.0
@@ -38,6 +41,9 @@ SHIPPED_WEIGHT = 60.0
 
 SPREAD_FLOOR = 0.1
 """Futures that agree are taken to differ by this on the log scale."""
+
+LARGE_ERRORS = tuple(round(1.25 * quantile((place + 0.5) / 41), 3) for place in range(41))
+"""In place of the shipped errors on a large cluster: a normal distribution."""
 
 KINDS = tuple(
     f"{age}_{wait}_{spread}_{runtimes}_{load}"
@@ -75,12 +81,14 @@ class Setting(NamedTuple):
         typical_s: median of the shortest durations of the jobs that the scheduler has seen.
         spread: mean spread of the expected durations of waiting and running jobs.
         load: GPU time that the past asked for against what the GPUs had.
+        large: whether the cluster has `LARGE_GPUS` or more.
     """
 
     fresh: bool
     typical_s: float
     spread: float
     load: float
+    large: bool = False
 
 
 class Interval(NamedTuple):
@@ -161,7 +169,7 @@ def setting_of(moment: Moment, past: Past, fresh: bool) -> Setting:
     spreads = np.concatenate([moment.gpu_spread[moment.gpu_busy], moment.queue.spread])
     spread = float(spreads.mean()) if len(spreads) else 0.0
     load = work_s / (past.span_s * there) if past.span_s > 0 else 0.0
-    return Setting(fresh, typical_s, spread, load)
+    return Setting(fresh, typical_s, spread, load, large=len(moment.gpu_kind) >= LARGE_GPUS)
 
 
 def kind_of(raw: Raw, setting: Setting) -> str:
@@ -198,14 +206,15 @@ class Calibration:
             setting: what it is made in.
         """
         kind = kind_of(raw, setting)
-        low, middle, high = self.errors(kind)
+        low, middle, high = self.errors(kind, large=setting.large)
         spread = max(raw.spread, SPREAD_FLOOR)
         logs = [max(raw.middle + error * spread, raw.least) for error in (low, middle, high)]
         return Forecast(time_s, kind, raw, Interval(*(exp(each) - 1.0 for each in logs)))
 
-    def errors(self, kind: str) -> tuple[float, float, float]:
-        """The quantiles of the errors of a kind, ascending."""
-        shipped, own = np.array(self.shipped.get(kind, (0.0,))), np.array([each.error for each in self.finished[kind]])
+    def errors(self, kind: str, *, large: bool = False) -> tuple[float, float, float]:
+        """The quantiles of the errors of a kind, ascending; `large`: on a large cluster."""
+        shipped = np.array(LARGE_ERRORS if large else self.shipped.get(kind, (0.0,)))
+        own = np.array([each.error for each in self.finished[kind]])
         values = np.concatenate([shipped, own])
         fading = SHIPPED_WEIGHT * max(1.0 - len(own) / KEPT, 0.0)
         weights = np.concatenate([np.full(len(shipped), fading / len(shipped)), np.ones(len(own))])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adlro.decide.forecast.moment import Jobs, Moment, Past
+from adlro.decide.forecast.moment import LARGE_GPUS, Jobs, Moment, Past
 from adlro.decide.forecast.placing import ALPHA, LATE_RATIO
 from adlro.decide.forecast.roll import roll
 from adlro.decide.forecast.site import Sorts, room_for, site_of
@@ -85,7 +85,7 @@ def play_futures(
         size: how many futures, and how long.
 
     Returns:
-        (F, J) seconds from now to each job's start; inf where the future ended before.
+        (F, J) seconds from now to each job's start; inf where the future ended before, or no more jobs came in it.
     """
     size = size or Size()
     site, sorts = site_of(moment), sorts_of(moment, past)
@@ -120,6 +120,9 @@ def play_futures(
             room,
             starts_s[future],
         )
+        if ahead and len(moment.gpu_kind) >= LARGE_GPUS:
+            # Not known: who comes after the last arrival overtakes many jobs of a large cluster. Of a small one few.
+            starts_s[future, starts_s[future] > arrival_s[future, -1]] = np.inf
         played += 1
         if work > size.most_work and played >= size.fewest:
             break

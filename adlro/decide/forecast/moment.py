@@ -8,6 +8,9 @@ import numpy as np
 
 from adlro.state.observation import Bools, Floats, Ints
 
+LARGE_GPUS = 64
+"""From so many GPUs on a cluster is large: its futures average out, and jobs are overtaken by hundreds of others."""
+
 
 class Jobs(NamedTuple):
     """J jobs, waiting or of the past. GPUs of one kind take the same time for every job.

@@ -53,6 +53,17 @@ def test_quantiles_are_in_order_and_never_before_the_least_wait(
     assert LEAST_WAIT_S - waited_s - 1e-6 <= interval.low_s <= interval.median_s <= interval.high_s < np.inf
 
 
+def test_a_large_cluster_begins_with_what_its_futures_say() -> None:
+    """And not with the errors of small ones."""
+    raw = Raw(middle=4.0, spread=0.2, least=0.0)
+    large = Calibration().forecast(0.0, raw, SETTING._replace(large=True)).interval
+    logs = np.log1p([large.low_s, large.median_s, large.high_s])
+    assert logs == pytest.approx([4.0 - 1.28 * 0.25, 4.0, 4.0 + 1.28 * 0.25], abs=0.01)
+    assert Calibration().forecast(0.0, raw, SETTING).interval != large
+    queue = moment(jobs([[7.0]]), left_s=[3.0] * 64)
+    assert setting_of(queue, Past(jobs([[4.0]]), 10.0, np.zeros(0)), fresh=True).large
+
+
 @pytest.mark.parametrize(("bias", "scale"), [(0.0, 1.0), (-1.5, 1.0), (0.8, 3.0), (0.0, 0.2)])
 def test_the_record_brings_a_wrong_spread_to_80_percent(bias: float, scale: float) -> None:
     """Futures with a bias and a wrong spread: after some hundred finished forecasts 80 % come in."""

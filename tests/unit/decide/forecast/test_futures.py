@@ -134,6 +134,16 @@ def test_later_arrivals_push_back() -> None:
     assert pushed.mean() > 8.0
 
 
+def test_on_a_large_cluster_a_start_after_all_arrivals_is_not_told() -> None:
+    """The six arrivals of each GPU are over after some seconds: who knows what comes until 1,000 s."""
+    state = moment(jobs([[20.0]]), left_s=[1000.0] * 64)
+    past = Past(jobs([[2.0]] * 50), 1.6, NOTHING)
+    assert np.isinf(starts(state, past)).all()
+    assert starts(state) == pytest.approx(np.full((8, 1), 1000.0))
+    soon = moment(jobs([[2.0]]), left_s=[1.0] * 64)
+    assert np.isfinite(starts(soon, past)).all()
+
+
 def test_errors_that_were_seen_are_drawn_again() -> None:
     """All finished runs took exp(2 * 0.3) times as long as expected: so do most of those that run."""
     state = moment(jobs([[5.0]], spread=0.3), left_s=[5.0], spread=0.3)
