@@ -271,7 +271,7 @@ async def from_event_to_screen(client: AsyncClient, address: str, count: int) ->
         browser = await playwright.chromium.launch(**page_browser.chromium_options())
         page = await browser.new_page(viewport={"width": 1280, "height": 900})
         await page.goto(f"http://{address}/queue?q=probe")
-        await page.locator('.queue [role="status"]').first.wait_for()
+        await page.locator(".queue .panel-head .num.quiet").first.wait_for()
         await page.evaluate(_WATCH_ROWS)
         for name in names:
             spec = JobSpec(name, "probe", JobType.SIMULATION, cpu_cores=1, simulated_work=SimulatedWork(1e6))

@@ -30,6 +30,7 @@ SHORT_FRAME_MS = 50.0
 _SETTLE_S = 3.0
 # Heights in static/screens/gantt.js and static/gantt/rows.js.
 _AXIS_PX, _NODE_PX = 22, 20
+_DRAWN = "canvas[data-draw-ms]"
 _MAIN_THREAD = "CrRendererMain"
 _CATEGORIES = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"]
 # Gaps between frames while the page is left alone, for some seconds.
@@ -47,7 +48,7 @@ _FRAME_GAPS = """(seconds) => new Promise((done) => {
 })"""
 # Turns the wheel once a frame: 40 frames one way, 40 back. With Shift it pans, with Ctrl it zooms.
 _TURN_WHEEL = """([seconds, keys]) => new Promise((done) => {
-  const place = document.querySelector("canvas");
+  const place = document.querySelector("canvas[data-draw-ms]");
   const box = place.getBoundingClientRect();
   const gaps = [], draws = [];
   const begin = performance.now();
@@ -70,7 +71,7 @@ _TURN_WHEEL = """([seconds, keys]) => new Promise((done) => {
 _UNTIL_ROWS = """(act) => new Promise((done, fail) => {
   const links = () => [...document.querySelectorAll(".queue-box tbody th a")];
   const first = () => links().slice(0, 8).map((each) => each.textContent).join();
-  const told = () => document.querySelector(".queue .panel-head .num, .queue [role=status]").textContent;
+  const told = () => document.querySelector(".queue .panel-head .num.quiet").textContent;
   const total = () => Number(told().split(" job")[0].replace(/\\D/g, ""));
   const [ids, jobs] = [first(), total()];
   const right = act.sort ? () => first() !== ids : act.value ? () => total() < jobs / 2 : () => total() > jobs * 2;
@@ -235,11 +236,20 @@ def made_chart(bars: int, gpus: int, seed: int) -> dict[str, Any]:
 
 def gantt_figures(browser: Any, address: str, bars: int, seconds: float, seed: int) -> dict[str, float]:
     """Frames while the Gantt of so many bars is panned and zoomed, folded by node and with open nodes."""
-    body = json.dumps(made_chart(bars, 1024, seed))
+    gpus = 1024
+    body = json.dumps(made_chart(bars, gpus, seed))
     page = browser.new_page(viewport={"width": 1600, "height": 1024})
-    page.route("**/api/gantt*", lambda route: route.fulfill(body=body, content_type="application/json"))
+    load = {
+        "from_s": 0.0,
+        "now_s": 6000.0,
+        "asked_s": 0.0,
+        "allocated": {"time_s": [0.0, 6000.0], "count": [gpus, gpus]},
+    }
+    load["waiting"] = load["allocated"]
+    for path, text in (("gantt", body), ("load", json.dumps(load))):
+        page.route(f"**/api/{path}?*", _answer(text))
     page.goto(f"http://{address}/gantt?from=2000&to=4000")
-    page.locator("canvas").first.wait_for()
+    page.locator(_DRAWN).wait_for()
     time.sleep(_SETTLE_S)
     found: dict[str, float] = {}
     for rows in ("folded", "open"):
@@ -254,9 +264,13 @@ def gantt_figures(browser: Any, address: str, bars: int, seconds: float, seed: i
     return found
 
 
+def _answer(text: str) -> Any:
+    return lambda route: route.fulfill(body=text, content_type="application/json")
+
+
 def _open_nodes(page: Any) -> None:
     """Clicks on all nodes in sight, from the bottom up: each opened one pushes those below it down."""
-    box = page.locator("canvas").first.bounding_box()
+    box = page.locator(_DRAWN).bounding_box()
     for y in range(int(box["height"]) - 12, _AXIS_PX, -_NODE_PX):
         page.mouse.click(box["x"] + 20, box["y"] + y)
     time.sleep(0.5)
@@ -268,7 +282,7 @@ def _open_nodes(page: Any) -> None:
 def queue_figures(browser: Any, address: str, rounds: int) -> dict[str, float]:
     """Milliseconds from a click on a column's head, or from a chosen filter, until other rows are drawn."""
     page = opened(browser, address, "/queue")
-    told = page.locator('.queue [role="status"]').first.inner_text()
+    told = page.locator(".queue .panel-head .num.quiet").first.inner_text()
     sorts, filters = [], []
     for number in range(rounds):
         column = ("User", "Waited", "Priority", "Job")[number % 4]

@@ -290,6 +290,7 @@ export class Live {
       this.#send({ op: "subscribe", key: topic.key });
       return;
     }
+    const awaited = topic.data === null;
     topic.data = merge(topic.key, header.kind === "delta" ? topic.data : null, header.data, body);
     topic.rev = header.rev;
     // Only figures show that the server serves this tab: one that greets and then ends the connection is asked ever less often.
@@ -297,7 +298,8 @@ export class Live {
     if (typeof header.data?.wall_unix_s === "number") this.ahead_ms = this.now() - header.data.wall_unix_s * 1000;
     topic.stale_since_ms = null;
     topic.refused = "";
-    this.#tellSoon(topic);
+    if (awaited) this.#tell(topic);
+    else this.#tellSoon(topic);
     this.#send({ op: "ack", key: topic.key, rev: header.rev });
   }
 

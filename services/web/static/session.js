@@ -1,6 +1,6 @@
 // @ts-check
 // Who looks at this page, and the tab's one live connection; with the hooks that screens read both by.
-import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
+import { useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { get, post, Refused } from "./api.js";
 import { Live } from "./live.js";
 
@@ -123,7 +123,8 @@ export function useConnection() {
  */
 export function useView(key) {
   const [, again] = useState(0);
-  useEffect(() => {
+  // Before the frame is drawn: who chose another order waits for it.
+  useLayoutEffect(() => {
     if (!key) return undefined;
     const end = live.subscribe(key, () => again((/** @type {number} */ round) => round + 1));
     again((/** @type {number} */ round) => round + 1);
