@@ -257,7 +257,7 @@ def test_ages_are_by_the_servers_clock(server: FakePageServer, watched: Callable
     # This machine's clock is ten minutes ahead.
     tab.page.add_init_script("{ const now = Date.now; Date.now = () => now() + 600_000; }")
     page = tab.open("/")
-    until(lambda: "head" in server.tabs[0].acked)
+    until(lambda: server.tabs[0].acked.get("head", 0) > 1)  # the first figures have no time; the beat has
     server.say(op="sources", decompose={"state": "away", "since_unix_s": time.time() - 20, "error": ""})
     age = page.locator(".panel.map .state-away .num").inner_text()
     assert age.strip().removesuffix("\u202fs") in {"19", "20", "21", "22", "23"}
