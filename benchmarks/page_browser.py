@@ -32,7 +32,8 @@ _SETTLE_S = 3.0
 _AXIS_PX, _NODE_PX = 22, 20
 _DRAWN = "canvas[data-draw-ms]"
 _MAIN_THREAD = "CrRendererMain"
-_CATEGORIES = ["toplevel", "devtools.timeline", "disabled-by-default-devtools.timeline"]
+# Tasks of the threads, and no more: each further category costs the page time.
+_CATEGORIES = ["toplevel"]
 # Gaps between frames while the page is left alone, for some seconds.
 _FRAME_GAPS = """(seconds) => new Promise((done) => {
   const gaps = [];
@@ -66,6 +67,25 @@ _TURN_WHEEL = """([seconds, keys]) => new Promise((done) => {
   };
   requestAnimationFrame(next);
 })"""
+# Notes when the page asks for a topic, and when the first frame after that comes.
+_NOTE_ANSWERS = """
+const Plain = window.WebSocket;
+window.answers = [];
+window.WebSocket = class extends Plain {
+  constructor(...given) {
+    super(...given);
+    this.addEventListener("message", ({ data }) => {
+      if (typeof data === "string" || this.asked === undefined) return;
+      window.answers.push(performance.now() - this.asked);
+      this.asked = undefined;
+    });
+  }
+  send(text) {
+    if (text.includes('"subscribe"')) this.asked = performance.now();
+    super.send(text);
+  }
+};
+"""
 # Milliseconds from an act until the queue's rows are others, and drawn: after an order other ids stand first, after a
 # filter another number of jobs is told.
 _UNTIL_ROWS = """(act) => new Promise((done, fail) => {
@@ -136,9 +156,10 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-def opened(browser: Any, address: str, path: str) -> Any:
-    """A page of the browser that shows a screen with its figures."""
+def opened(browser: Any, address: str, path: str, script: str = "") -> Any:
+    """A page of the browser that shows a screen with its figures; before it a script of ours runs."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.add_init_script(script)
     page.goto(f"http://{address}{path}")
     page.locator("main h1").first.wait_for(state="attached")
     page.locator(".skeleton").first.wait_for(state="detached")
@@ -281,8 +302,9 @@ def _open_nodes(page: Any) -> None:
 
 def queue_figures(browser: Any, address: str, rounds: int) -> dict[str, float]:
     """Milliseconds from a click on a column's head, or from a chosen filter, until other rows are drawn."""
-    page = opened(browser, address, "/queue")
+    page = opened(browser, address, "/queue", _NOTE_ANSWERS)
     told = page.locator(".queue .panel-head .num.quiet").first.inner_text()
+    page.evaluate("window.answers.length = 0")
     sorts, filters = [], []
     for number in range(rounds):
         column = ("User", "Waited", "Priority", "Job")[number % 4]
@@ -293,8 +315,11 @@ def queue_figures(browser: Any, address: str, rounds: int) -> dict[str, float]:
         time.sleep(0.7)
         page.evaluate(_UNTIL_ROWS, {"value": ""})
         time.sleep(0.7)
+    answers = page.evaluate("window.answers")
     page.close()
     return {
+        "answer_p50_ms": percentile(answers, 0.5),
+        "answer_p95_ms": percentile(answers, 0.95),
         "jobs": float("".join(filter(str.isdigit, told.split(" job")[0]))),
         "sort_p50_ms": percentile(sorts, 0.5),
         "sort_p95_ms": percentile(sorts, 0.95),
