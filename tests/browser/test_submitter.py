@@ -64,7 +64,7 @@ def test_gpus_of_others_are_not_shown_and_it_is_said(node_count: int, watched: C
         tab = watched(server.url)
         tab.allowed.append("Multiple readback operations")  # by this test itself
         page = tab.open("/")
-        page.get_by_role("heading", name="Your jobs").wait_for()
+        page.get_by_role("heading", name="Your jobs", exact=True).wait_for()
         assert page.get_by_text("Nothing needs you").count() == 0
         gpus = 4 * node_count
         assert page.locator(".map-summary").inner_text() == f"1 allocated · {gpus - 1} not shown to you"
