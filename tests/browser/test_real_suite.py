@@ -45,8 +45,13 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSuite]:
         yield running
     finally:
         jobs.send_signal(signal.SIGINT)
-        jobs.wait(60)
-        code = running.end()
+        try:
+            jobs.wait(30)
+        except subprocess.TimeoutExpired:  # as a person would
+            jobs.send_signal(signal.SIGINT)
+            jobs.wait(30)
+        finally:
+            code = running.end()
     assert code == 0, running.text
     assert marked_pids(running.mark) == []
 
