@@ -19,7 +19,7 @@ from redis.commands.core import AsyncScript
 from adlro.errors import DataLoss, Unavailable
 from adlro.store import scripts
 from adlro.store.attempts import RanJob, decode_ran_job, ended_arguments
-from adlro.store.keys import ENDED, LONGEST_RAN, ran_key
+from adlro.store.keys import ENDED
 from adlro.store.reads import JobReads
 
 # Some milliseconds of work at a time, for Redis and for the event loop.
@@ -187,13 +187,12 @@ class EndedJobs:
 
     async def _read_on(self, class_: int, found: list[bytes], to_s: float) -> None:
         """Adds what follows of a class of durations, in parts: Redis answers others in between."""
-        last = "+inf" if class_ == LONGEST_RAN else repr(to_s + 2**class_ * 1.001 + 0.001)
         begin, size = b"", _RAN_AT_ONCE
         while True:
             # Those of the last end come once more; where all are of one end, more of them at a time.
             size = 2 * size if found[-1] == begin else size
             begin = found[-1]
-            some = await self._read_class(keys=[ran_key(class_)], args=[begin, last, size])
+            some = await self._read_class(args=[begin, repr(to_s), size, class_])
             found += some
             if len(some) < 2 * size:
                 return

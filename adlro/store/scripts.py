@@ -118,8 +118,6 @@ return out
 # ARGV: bytes, then job ids. Returns what there is of each: {m, rev, version}, or a text where its key holds something
 # else; of the first jobs only, as many as have so many bytes together and at least one. 0 bytes: of all. Nobody knows
 # before how large a record is.
-# KEYS: a class of durations. ARGV: the least and the greatest end, how many at most. Returns numbers and ends.
-RAN_OF_CLASS = "return redis.call('ZRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', 0, ARGV[3])"
 READ = _named("""
 local out, size, most = {}, 0, tonumber(ARGV[1])
 for i = 2, #ARGV do
@@ -367,33 +365,51 @@ return out
 """
 )
 
+# The last end, of a class of durations, with which a job may have run before a time: one that ended later would have
+# taken longer. A little more than that, since durations are rounded.
+_LAST_END = """
+local function last_end(class, to_s)
+  return class == $LONGEST_RAN and '+inf' or string.format('%.17g', tonumber(to_s) + 2 ^ class * 1.001 + 0.001)
+end
+"""
+
 # ARGV: the begin and the end of a range of cluster time. Returns {how many jobs are in no index}, and how many jobs may
 # have run in the range: those that RAN_WITHIN would name.
 COUNT_RAN = _named(
     _NOT_INDEXED
+    + _LAST_END
     + """
 local out = {not_indexed(), 0}
 for class = 0, $LONGEST_RAN do
-  local last = class == $LONGEST_RAN and '+inf' or string.format('%.17g', tonumber(ARGV[2]) + 2 ^ class * 1.001 + 0.001)
-  out[2] = out[2] + redis.call('ZCOUNT', '$RAN' .. class, ARGV[1], last)
+  out[2] = out[2] + redis.call('ZCOUNT', '$RAN' .. class, ARGV[1], last_end(class, ARGV[2]))
 end
 return out
 """
 )
 
 # ARGV: the begin and the end of a range of cluster time, how many of a class at most. Returns {how many are in no
-# index}, then for each class of durations the numbers of its jobs that may have run in it, each with its end: none of
-# those that ended so late after the range that they would have taken longer. A little more than that, since durations
-# are rounded.
+# index}, then for each class of durations the numbers of its jobs that may have run in it, each with its end.
 RAN_WITHIN = _named(
     _NOT_INDEXED
+    + _LAST_END
     + """
 local out = {not_indexed()}
 for class = 0, $LONGEST_RAN do
-  local last = class == $LONGEST_RAN and '+inf' or string.format('%.17g', tonumber(ARGV[2]) + 2 ^ class * 1.001 + 0.001)
+  local last = last_end(class, ARGV[2])
   out[class + 2] = redis.call('ZRANGEBYSCORE', '$RAN' .. class, ARGV[1], last, 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 end
 return out
+"""
+)
+
+# ARGV: an end to begin with, the end of the range, how many at most, the class of durations. Returns what RAN_WITHIN
+# does, of that class alone.
+RAN_OF_CLASS = _named(
+    _LAST_END
+    + """
+local class = tonumber(ARGV[4])
+local last = last_end(class, ARGV[2])
+return redis.call('ZRANGEBYSCORE', '$RAN' .. class, ARGV[1], last, 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 """
 )
 
