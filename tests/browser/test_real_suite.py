@@ -14,8 +14,8 @@ import pytest
 from adlro.client import Client
 from adlro.kit.testing import ROOT
 from tests.browser.conftest import Watched
+from tests.browser.pixels import leftmost
 from tests.browser.test_accessibility import violations
-from tests.browser.test_screens import leftmost
 from tests.e2e.running_suite import ADLRO, RunningSuite, environment, marked_pids, start_suite
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]

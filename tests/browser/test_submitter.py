@@ -10,8 +10,8 @@ import pytest
 from tests.browser.conftest import Watched
 from tests.browser.fake_page_server import fake_page_server
 from tests.browser.made_up_cluster import Cluster
+from tests.browser.pixels import tone
 from tests.browser.test_accessibility import violations
-from tests.browser.test_screens import tone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
