@@ -280,6 +280,7 @@ class Client:
         timeout_s: float | None = None,
         patience_s: float | None = None,
         view: JobView = JobView.FULL,
+        min_interval_s: float = 0.0,
     ) -> Iterator[JobEvent]:
         """Yields the jobs in their present state, then every change in order, endlessly; resumes after outages.
 
@@ -292,8 +293,12 @@ class Client:
             timeout_s: raises DeadlineExceeded after this time.
             patience_s: how long ingest may be away; None: the client's patience.
             view: with BASIC, what the view does not have of a job is as if it were not set.
+            min_interval_s: 0: each change at once. Otherwise changes come so often at most, seconds, at most 60, and of
+                each job only its last change that the filter matches.
         """
-        yield from self._follow(FollowJobs(job_filter, after_revision, view), timeout_s, patience_s)
+        follow = FollowJobs(job_filter, after_revision, view, min_interval_s)
+        for events in self._follow(follow, timeout_s, patience_s):
+            yield from events
 
     def wait(self, job_ids: Iterable[str], timeout_s: float | None = None) -> tuple[Job, ...]:
         """Waits until every job has ended; returns them in the requested order, each once. Raises DeadlineExceeded."""

@@ -208,13 +208,17 @@ def cancel(job_id: str) -> Call[Job]:
 
 
 def watch_request(
-    job_filter: JobFilter | None, after_revision: int | None, view: JobView = JobView.FULL
+    job_filter: JobFilter | None,
+    after_revision: int | None,
+    view: JobView = JobView.FULL,
+    min_interval_s: float = 0.0,
 ) -> job_service_pb2.WatchJobsRequest:
     """The message of WatchJobs."""
     return job_service_pb2.WatchJobsRequest(
         filter=_filter(job_filter),
         after_revision=after_revision,
         view=int(view),  # type: ignore[arg-type]  # the numbers of JobView
+        min_interval_s=min_interval_s,
     )
 
 

@@ -28,7 +28,7 @@ from adlro.wire import (
     chunk_from_proto,
     cluster_state_from_proto,
     decision_from_proto,
-    job_event_from_proto,
+    job_events_from_proto,
     status_from_proto,
 )
 
@@ -138,25 +138,31 @@ class FollowLog(Follow[LogChunk]):
         return not self._follow and (self._size is None or (self._offset or 0) >= self._size)
 
 
-class FollowJobs(Follow[JobEvent]):
-    """WatchJobs, resumed by revision, or by a new snapshot if that revision is no longer stored."""
+class FollowJobs(Follow[tuple[JobEvent, ...]]):
+    """WatchJobs, a message at a time; resumed by revision, or by a new snapshot if that is no longer stored."""
 
-    def __init__(self, job_filter: JobFilter | None, after_revision: int | None, view: JobView = JobView.FULL) -> None:
+    def __init__(
+        self,
+        job_filter: JobFilter | None,
+        after_revision: int | None,
+        view: JobView = JobView.FULL,
+        min_interval_s: float = 0.0,
+    ) -> None:
         super().__init__(
             ServiceName.INGEST,
             job_service_pb2_grpc.JobServiceStub,
             "WatchJobs",
-            lambda: calls.watch_request(job_filter, self.after_revision, view),
+            lambda: calls.watch_request(job_filter, self.after_revision, view, min_interval_s),
             self._read,
         )
         self.after_revision = after_revision
 
-    def _read(self, message: Any) -> JobEvent:
-        event = job_event_from_proto(message)
+    def _read(self, message: Any) -> tuple[JobEvent, ...]:
+        events = job_events_from_proto(message)
         # The revisions of snapshot messages are the jobs' own: resuming with one of them would skip other jobs.
-        if event.kind is not JobEventKind.SNAPSHOT:
-            self.after_revision = event.revision
-        return event
+        if message.kind != JobEventKind.SNAPSHOT:
+            self.after_revision = message.revision
+        return events
 
     def resumes_at_once(self, error: AdlroError) -> bool:
         """Requests a snapshot if the last revision received is no longer stored."""

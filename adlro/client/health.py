@@ -20,6 +20,39 @@ async def check(address: str, timeout_s: float = 1.0, credentials: Credentials |
         return await _check(channel, timeout_s)
 
 
+class ServingCheck:
+    """Asks one service again and again. The connection is kept while the service serves, and made anew otherwise.
+
+    Args:
+        address: of the service.
+        credentials: without them, those of the environment.
+    """
+
+    def __init__(self, address: str, credentials: Credentials | None = None) -> None:
+        self.address = address
+        self._credentials = credentials or Credentials.from_environment()
+        self._channel: grpc.aio.Channel | None = None
+
+    async def serves(self, timeout_s: float = 1.0) -> bool:
+        """Whether it answers in time and reports SERVING."""
+        channel, self._channel = self._channel or open_channel(self.address, self._credentials), None
+        serves = False
+        try:
+            serves = await _check(channel, timeout_s)
+        finally:
+            if serves:
+                self._channel = channel
+            else:
+                await channel.close(None)
+        return serves
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        if self._channel is not None:
+            await self._channel.close(None)
+            self._channel = None
+
+
 async def wait_until_serving(address: str, timeout_s: float | None = None) -> None:
     """Returns when the service at an address reports SERVING.
 

@@ -563,11 +563,17 @@ class WatchJobsRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     AFTER_REVISION_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
+    MIN_INTERVAL_S_FIELD_NUMBER: _builtins.int
     after_revision: _builtins.int
     """Start after this revision, without a snapshot. Not set: a snapshot first.
     A revision that is no longer stored, or in the future: OUT_OF_RANGE; request a snapshot.
     """
     view: Global___JobView.ValueType
+    min_interval_s: _builtins.float
+    """Smallest time between two messages about changes, seconds. 0: a message for each change, at once. Otherwise what
+    has changed meanwhile comes in one message, and of each job only its last change that the filter matches: for
+    those who show jobs to people.
+    """
     @_builtins.property
     def filter(self) -> Global___JobFilter: ...
     def __init__(
@@ -576,10 +582,11 @@ class WatchJobsRequest(_message.Message):
         filter: Global___JobFilter | None = ...,
         after_revision: _builtins.int | None = ...,
         view: Global___JobView.ValueType = ...,
+        min_interval_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision", "after_revision", b"after_revision", "filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision", "after_revision", b"after_revision", "filter", b"filter", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision", "after_revision", b"after_revision", "filter", b"filter", "min_interval_s", b"min_interval_s", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after_revision: _TypeAlias = _typing.Literal["after_revision"]  # noqa: Y015
     _WhichOneofArgType__after_revision: _TypeAlias = _typing.Literal["_after_revision", b"_after_revision"]  # noqa: Y015
@@ -603,7 +610,7 @@ class WatchJobsResponse(_message.Message):
         KIND_SNAPSHOT_END: WatchJobsResponse._Kind.ValueType  # 2
         """The snapshot is complete; `revision` is its own."""
         KIND_CHANGE: WatchJobsResponse._Kind.ValueType  # 3
-        """A job changed."""
+        """A job changed: `job`; with min_interval_s: one or more jobs changed, `changes`."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     KIND_UNSPECIFIED: WatchJobsResponse.Kind.ValueType  # 0
@@ -612,26 +619,53 @@ class WatchJobsResponse(_message.Message):
     KIND_SNAPSHOT_END: WatchJobsResponse.Kind.ValueType  # 2
     """The snapshot is complete; `revision` is its own."""
     KIND_CHANGE: WatchJobsResponse.Kind.ValueType  # 3
-    """A job changed."""
+    """A job changed: `job`; with min_interval_s: one or more jobs changed, `changes`."""
+
+    @_typing.final
+    class Change(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        JOB_FIELD_NUMBER: _builtins.int
+        REVISION_FIELD_NUMBER: _builtins.int
+        revision: _builtins.int
+        @_builtins.property
+        def job(self) -> _job_pb2.Job: ...
+        def __init__(
+            self,
+            *,
+            job: _job_pb2.Job | None = ...,
+            revision: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "revision", b"revision"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     KIND_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     kind: Global___WatchJobsResponse.Kind.ValueType
     revision: _builtins.int
-    """Of a change, and of the snapshot's end: the revision to resume with. Of a job in the snapshot: the job's own."""
+    """Of changes, and of the snapshot's end: the revision to resume with. Of a job in the snapshot: the job's own."""
     @_builtins.property
     def job(self) -> _job_pb2.Job: ...
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WatchJobsResponse.Change]:
+        """In the order of their revisions."""
+
     def __init__(
         self,
         *,
         kind: Global___WatchJobsResponse.Kind.ValueType = ...,
         job: _job_pb2.Job | None = ...,
         revision: _builtins.int = ...,
+        changes: _abc.Iterable[Global___WatchJobsResponse.Change] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "kind", b"kind", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "job", b"job", "kind", b"kind", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

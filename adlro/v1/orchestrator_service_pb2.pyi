@@ -1312,7 +1312,7 @@ class WatchDecisionsResponse(_message.Message):
 
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
-        """View SUMMARY: the decisions since the last message, in order. At most four messages a second."""
+        """View SUMMARY: the decisions since the last message, in order. At most two messages a second."""
 
     def __init__(
         self,

@@ -80,10 +80,12 @@ from adlro.wire.predictions import (
 )
 from adlro.wire.waiting import waiting_from_proto, waiting_to_proto
 from adlro.wire.watching import (
+    change_to_proto,
+    changes_end,
     filter_from_proto,
     filter_to_proto,
-    job_event_from_proto,
     job_event_to_proto,
+    job_events_from_proto,
     page_from_proto,
     page_to_proto,
     submitted_from_proto,
@@ -106,6 +108,8 @@ __all__ = [
     "block_to_proto",
     "capacity_from_proto",
     "capacity_to_proto",
+    "change_to_proto",
+    "changes_end",
     "check_format",
     "chunk_from_proto",
     "chunk_to_proto",
@@ -132,8 +136,8 @@ __all__ = [
     "history_to_proto",
     "identity_from_proto",
     "identity_to_proto",
-    "job_event_from_proto",
     "job_event_to_proto",
+    "job_events_from_proto",
     "job_from_proto",
     "job_to_proto",
     "launch_placement",

@@ -6,7 +6,7 @@ from google.rpc import code_pb2
 
 from adlro.records.jobs import Job, PendingReason
 from adlro.records.submitting import Rejection, SubmittedJobs
-from adlro.records.watching import JobEvent, JobFilter, JobPage, JobView
+from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobPage, JobView
 from adlro.v1 import job_pb2, job_service_pb2
 from adlro.wire.fields import Part, Translation
 from adlro.wire.jobs import basic_job_to_proto, job_from_proto, job_to_proto
@@ -57,8 +57,30 @@ _EVENT = Translation(
             lambda message: job_from_proto(message.job) if message.HasField("job") else None,
         )
     },
+    left_out=["changes"],
 )
-job_event_from_proto = _EVENT.from_proto
+
+
+def job_events_from_proto(message: job_service_pb2.WatchJobsResponse) -> tuple[JobEvent, ...]:
+    """The events of a message: one, or those of all jobs that changed meanwhile."""
+    if not message.changes:
+        return (_EVENT.from_proto(message),)
+    kind = JobEventKind(message.kind)
+    return tuple([JobEvent(kind, job_from_proto(each.job), each.revision) for each in message.changes])
+
+
+def change_to_proto(job: Job, revision: int, view: JobView) -> job_service_pb2.WatchJobsResponse:
+    """A part of a message about several changes: such parts one after the other, and `changes_end`, are the message."""
+    change = job_service_pb2.WatchJobsResponse.Change(job=job_of_view_to_proto(job, view), revision=revision)
+    return job_service_pb2.WatchJobsResponse(changes=[change])
+
+
+def changes_end(revision: int) -> job_service_pb2.WatchJobsResponse:
+    """What stands beside the jobs in a message about several changes: the revision to resume with."""
+    return job_service_pb2.WatchJobsResponse(
+        kind=job_service_pb2.WatchJobsResponse.KIND_CHANGE,
+        revision=revision,
+    )
 
 
 def job_event_to_proto(event: JobEvent, view: JobView = JobView.FULL) -> job_service_pb2.WatchJobsResponse:

@@ -2,8 +2,8 @@
 
 A watcher is a position (a revision). The last changes are held in memory for all watchers; a watcher that is further
 behind reads from Redis at its own pace, a page of `PAGE_BYTES` at a time: a slow watcher costs that page, and loses
-nothing while the stream holds the next change. Uses no gRPC: server.py passes the function that makes a change's
-bytes.
+nothing while the stream holds the next change. A watcher may ask for changes together, every so often (`batches`); the
+reader rests as well while all of them do. Uses no gRPC: server.py passes the function that makes a change's bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -34,19 +36,44 @@ _SNAPSHOT_JOBS_PER_ROUND = 2
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.05, 1.0
 
 
+class Form(NamedTuple):
+    """How a change is told: how much of its job, and whether as a part of a message about several changes."""
+
+    view: JobView
+    together: bool = False
+
+
+ALONE = Form(JobView.FULL)
+
+
 @dataclass(slots=True)
 class Change:
-    """A change of a job and its message; that of the basic view once somebody wants it."""
+    """A change of a job and its messages: a whole one, others once somebody wants them."""
 
     revision: int
     job: Job
     message: bytes
-    basic: bytes = b""
+    others: dict[Form, bytes] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """Bytes of its messages."""
-        return len(self.message) + len(self.basic)
+        return len(self.message) + sum(map(len, self.others.values()))
+
+
+class Batch(NamedTuple):
+    """The last change of each job that has changed, in the order of their revisions, and the revision to resume with."""
+
+    changes: Sequence[Change]
+    revision: int
+
+
+class _Page(NamedTuple):
+    """The changes that match among those up to a revision; `more`: newer ones are read already."""
+
+    changes: Sequence[Change]
+    revision: int
+    more: bool
 
 
 class _Epoch:
@@ -60,7 +87,7 @@ class JobWatch:
 
     Args:
         store: with a separate client for blocking reads.
-        encode: the message of a change, in a view.
+        encode: the message of a change, in a form.
         changes_kept: number of changes in memory, for all watchers together.
         bytes_kept: size of their messages.
         may_match: the numbers of the jobs that a snapshot reads; None, or nothing: all of the filter's user.
@@ -69,7 +96,7 @@ class JobWatch:
     def __init__(
         self,
         store: JobStore,
-        encode: Callable[[int, Job, JobView], bytes],
+        encode: Callable[[int, Job, Form], bytes],
         changes_kept: int,
         bytes_kept: int = 16 << 20,
         may_match: Callable[[JobFilter], Awaitable[Sequence[int] | None]] | None = None,
@@ -82,18 +109,21 @@ class JobWatch:
         self._recent: deque[Change] = deque()  # revisions without a gap
         self._recent_bytes = 0
         self._position: int | None = None  # the newest revision that was read; None while nobody watches
-        self._watchers = 0
+        # Of each watcher, the seconds between its messages; 0: it is told at once.
+        self._intervals_s: list[float] = []
         self._wanted = asyncio.Event()
+        self._waiting = 0  # watchers that have what was read
+        self._called = asyncio.Event()  # one of them came, or one of all watchers came or left
+        self._over = asyncio.Event()
         self._advanced = asyncio.Event()
         self._epoch = _Epoch()
-        self._closed = False
         self._page_turn = asyncio.Semaphore(_SNAPSHOTS_AT_ONCE)
         self._turns = Turns(_SNAPSHOT_JOBS_PER_ROUND)
 
     @property
     def watcher_count(self) -> int:
         """The number of watchers."""
-        return self._watchers
+        return len(self._intervals_s)
 
     @property
     def bytes_held(self) -> int:
@@ -106,28 +136,33 @@ class JobWatch:
         while True:
             await self._wanted.wait()
             try:
-                await self._read_on()
+                more = await self._read_on()
                 retry_s = _RETRY_FIRST_S
+                if not more:
+                    await self._rest()
+                if not self._wanted.is_set():
+                    self._position = None
             except RedisError:
                 # The kit's loop tells health and the log of it. Also what Redis refuses for a while, such as READONLY
                 # during a failover, must not end the service.
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_LAST_S)
 
-    def message_of(self, change: Change, view: JobView) -> bytes:
-        """A change's message, made once for all watchers of that view."""
-        if view is not JobView.BASIC:
+    def message_of(self, change: Change, form: Form) -> bytes:
+        """A change's message, made once for all watchers of that form."""
+        if form == ALONE:
             return change.message
-        if not change.basic:
-            change.basic = self._encode(change.revision, change.job, view)
+        found = change.others.get(form)
+        if found is None:
+            found = change.others[form] = self._encode(change.revision, change.job, form)
             place = change.revision - self._recent[0].revision if self._recent else -1
             if 0 <= place < len(self._recent) and self._recent[place] is change:
-                self._recent_bytes += len(change.basic)
-        return change.basic
+                self._recent_bytes += len(found)
+        return found
 
     def close(self) -> None:
         """Ends all present and later watches, each with the revision to resume with."""
-        self._closed = True
+        self._over.set()
         self._wake()
 
     async def snapshot(self, job_filter: JobFilter, seen: dict[str, int]) -> tuple[int, AsyncIterator[Job]]:
@@ -146,7 +181,7 @@ class JobWatch:
 
         async def matching() -> AsyncIterator[Job]:
             async for job in jobs:
-                if self._closed:
+                if self._over.is_set():
                     raise Unavailable(_SHUTTING_DOWN.message, reason=_SHUTTING_DOWN.reason, retry_after_s=0.5)
                 if job_filter.matches(job):
                     # Only what is told: a change on the way to a state that doesn't match may match.
@@ -172,10 +207,40 @@ class JobWatch:
             OutOfRange: the revision is in the future, or the changes after it are no longer stored.
             AdlroError: the store is unusable, or the service ends; the message has the revision to resume with.
         """
+        async with aclosing(self._pages(after_revision, job_filter, seen, 0.0)) as pages:
+            async for page in pages:
+                for change in page.changes:
+                    yield change
+
+    async def batches(
+        self, after_revision: int, job_filter: JobFilter, interval_s: float, seen: dict[str, int] | None = None
+    ) -> AsyncGenerator[Batch]:
+        """As `changes`, but every `interval_s` at most, and of each job only its last change that matches.
+
+        Who is far behind gets a page after the other without a pause.
+        """
+        batch: dict[str, Change] = {}
+        async with aclosing(self._pages(after_revision, job_filter, seen, interval_s)) as pages:
+            async for page in pages:
+                for change in page.changes:
+                    batch.pop(change.job.job_id, None)  # to the end: its order is that of the last change
+                    batch[change.job.job_id] = change
+                full = sum(change.size for change in batch.values()) >= PAGE_BYTES
+                if batch and (full or not page.more):
+                    yield Batch(list(batch.values()), page.revision)
+                    batch = {}
+                    if not full:
+                        await self._pause(interval_s)
+
+    async def _pages(
+        self, after_revision: int, job_filter: JobFilter, seen: dict[str, int] | None, interval_s: float
+    ) -> AsyncGenerator[_Page]:
+        """What comes after a revision, a page at a time, for a watcher that wants a message every so often."""
         position = after_revision
         ahead = seen if seen is not None else {}
-        self._watchers += 1
+        self._intervals_s.append(interval_s)
         self._wanted.set()
+        self._called.set()
         try:
             known = self._position
             newest = await self._store.revision()
@@ -191,32 +256,41 @@ class JobWatch:
                     metadata={"newest_revision": str(newest)},
                 )
             while True:
-                for change in await self._next(position, epoch):
-                    position = change.revision
-                    if ahead and change.revision <= ahead.get(change.job.job_id, 0):
-                        continue
-                    if job_filter.matches(change.job):
-                        yield change
+                found = await self._next(position, epoch)
+                position = found[-1].revision
+                changes = [
+                    change
+                    for change in found
+                    if change.revision > ahead.get(change.job.job_id, 0) and job_filter.matches(change.job)
+                ]
+                yield _Page(changes, position, more=self._position is not None and position < self._position)
         except RedisError as error:
             problem = store_error(error, unsure="")
             if problem is None:
                 raise
             raise _resumable(problem, position) from error
         finally:
-            self._watchers -= 1
-            if not self._watchers:
+            self._intervals_s.remove(interval_s)
+            self._called.set()
+            if not self._intervals_s:
                 self._wanted.clear()
 
     async def _next(self, position: int, epoch: _Epoch) -> list[Change]:
         """Changes after a position, at least one; waits for it."""
         while True:
-            if self._closed:
+            if self._over.is_set():
                 raise _resumable(_SHUTTING_DOWN, position)
             if epoch.lost_after is not None:
                 raise _lost(epoch.lost_after)
             advanced, recent = self._advanced, self._recent
             if self._position is None or position >= self._position:
-                await advanced.wait()
+                self._waiting += 1
+                self._called.set()
+                try:
+                    await advanced.wait()
+                finally:
+                    if not advanced.is_set():
+                        self._waiting -= 1
             elif recent and position + 1 >= recent[0].revision:
                 first = position + 1 - recent[0].revision
                 return self._page(first)
@@ -225,7 +299,20 @@ class JobWatch:
             else:
                 raise _lost(await self._store.revision())
 
-    async def _read_on(self) -> None:
+    async def _pause(self, interval_s: float) -> None:
+        """Between two messages of a watcher; ends with the service."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await self._over.wait()
+
+    async def _rest(self) -> None:
+        """As long as every watcher is between two of its messages."""
+        while min(self._intervals_s, default=0.0) > 0.0 and not self._waiting:
+            self._called.clear()
+            await self._called.wait()
+
+    async def _read_on(self) -> bool:
+        """Reads what has come, or waits for it; whether there may be more."""
         if self._position is None:
             self._recent.clear()
             self._recent_bytes = 0
@@ -237,17 +324,16 @@ class JobWatch:
         except OutOfRange:
             # More changes went by in one go than the stream keeps. Begin anew; each watcher finds out for itself.
             self._position = None
-            return
+            return True
         if self._position != position:
-            return  # a loss was found meanwhile
+            return True  # a loss was found meanwhile
         if events:
             self._keep(events)
             self._position = events[-1].revision
             self._wake()
         elif (newest := await self._store.revision()) < position:
             self._lose(newest)
-        if not self._wanted.is_set():
-            self._position = None
+        return len(events) >= _READ_COUNT
 
     def _keep(self, events: list[JobStreamEntry]) -> None:
         recent = self._recent
@@ -284,9 +370,10 @@ class JobWatch:
         self._wake()
 
     def _change(self, event: JobStreamEntry) -> Change:
-        return Change(event.revision, event.job, self._encode(event.revision, event.job, JobView.FULL))
+        return Change(event.revision, event.job, self._encode(event.revision, event.job, ALONE))
 
     def _wake(self) -> None:
+        self._waiting = 0
         self._advanced.set()
         self._advanced = asyncio.Event()
 

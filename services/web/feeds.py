@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 from adlro.client import AsyncClient, Credentials, Endpoints, JobEventKind, JobFilter, JobOrder, JobState, JobView
-from adlro.client.health import check
+from adlro.client.health import ServingCheck
 from adlro.errors import AdlroError, DeadlineExceeded
 from adlro.records.decisions import DecisionView
 from adlro.records.jobs import Job
@@ -24,7 +24,9 @@ T = TypeVar("T")
 
 SOURCES: Final = ("ingest", "orchestrator", "decompose", "cluster")
 
-STATUS_EVERY_S: Final = 0.5
+STATUS_EVERY_S: Final = 1.0
+# A page is drawn twice a second; what a job goes through meanwhile is not shown.
+CHANGES_EVERY_S: Final = 0.25
 DESCRIBED_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 _HEALTH_EVERY_S: Final = 1.5
@@ -256,7 +258,7 @@ class Feeds:
         if self._revision is None or not picture.jobs_complete:
             self._revision = await self._jobs_of_now(client)
             self._set("ingest", "live", "")
-        changes = client.watch(self._revision, patience_s=0.0, view=JobView.BASIC)
+        changes = client.watch(self._revision, patience_s=0.0, view=JobView.BASIC, min_interval_s=CHANGES_EVERY_S)
         async with _closing(changes):
             async for event in changes:
                 if event.kind is not JobEventKind.CHANGE or event.job is None:
@@ -370,17 +372,24 @@ class Feeds:
             "decompose": self._endpoints.decompose,
             "cluster": self._endpoints.cluster,
         }
-        while True:
-            live = all(each.state == "live" for each in self.sources.values())
-            async with _ticking(_HEALTH_EVERY_S if live else _HEALTH_SOON_S):
-                answers = await asyncio.gather(*(_serves(each, self._credentials) for each in addresses.values()))
-                for (name, address), serves in zip(addresses.items(), answers, strict=True):
-                    if not serves and self.sources[name].state != "away":
-                        self._set(name, "away", f"{name} at {address} does not serve now")
-                    elif serves and self.sources[name].state != "live" and self._lives(name):
-                        self._set(name, "live", "")
-                    elif serves and self.sources[name].state == "away":
-                        self._serves_again[name].set()
+        checks = {name: ServingCheck(address, self._credentials) for name, address in addresses.items()}
+        try:
+            while True:
+                live = all(each.state == "live" for each in self.sources.values())
+                async with _ticking(_HEALTH_EVERY_S if live else _HEALTH_SOON_S):
+                    answers = await asyncio.gather(*map(_serves, checks.values()))
+                    for name, serves in zip(addresses, answers, strict=True):
+                        self._take_health(name, addresses[name], serves=serves)
+        finally:
+            await asyncio.gather(*(each.aclose() for each in checks.values()))
+
+    def _take_health(self, name: str, address: str, *, serves: bool) -> None:
+        if not serves and self.sources[name].state != "away":
+            self._set(name, "away", f"{name} at {address} does not serve now")
+        elif serves and self.sources[name].state != "live" and self._lives(name):
+            self._set(name, "live", "")
+        elif serves and self.sources[name].state == "away":
+            self._serves_again[name].set()
 
     def _lives(self, name: str) -> bool:
         """Whether a source has an open stream that says nothing, because nothing changes."""
@@ -402,10 +411,10 @@ def _lately_s(ends_s: Sequence[float], *, more: bool) -> float:
     return max(min(last_s - WINDOW_S, max(longest_s, last_s - LONGEST_WINDOW_S)), 0.0)
 
 
-async def _serves(address: str, credentials: Credentials) -> bool:
+async def _serves(check: ServingCheck) -> bool:
     with suppress(DeadlineExceeded, TimeoutError):
         async with asyncio.timeout(_HEALTH_TIMEOUT_S + 1.0):
-            return await check(address, _HEALTH_TIMEOUT_S, credentials)
+            return await check.serves(_HEALTH_TIMEOUT_S)
     return False
 
 

@@ -40,7 +40,7 @@ IDLE, ALLOCATED, SHARED, LOST, DRAINED_IDLE, DRAINED_ALLOCATED, DRIFTS = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The GPUs of the cluster in their order, each with its model and node."""
+    """The GPUs of the cluster in their order, each with its model and node; `keys`: their places as JSON's keys."""
 
     gpu_ids: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -50,6 +50,7 @@ class Layout:
     index: dict[str, int] = field(default_factory=dict)
     node_of: dict[str, str] = field(default_factory=dict)
     model_of: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: Cluster) -> Layout:
@@ -67,6 +68,7 @@ class Layout:
             {gpu.gpu_id: number for number, (_, gpu) in enumerate(pairs)},
             {gpu.gpu_id: node.node_id for node, gpu in pairs},
             {gpu.gpu_id: gpu.gpu_model for _, gpu in pairs},
+            {gpu.gpu_id: str(number) for number, (_, gpu) in enumerate(pairs)},
         )
 
 

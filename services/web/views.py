@@ -141,9 +141,8 @@ def _gpus(viewer: Viewer, picture: Picture) -> Content | None:
         holders = picture.holders_of(viewer.user)
         planes["state"] = np.full(len(state), NOT_REPORTED, np.uint8)
         planes["state"][[layout.index[each] for each in holders if each in layout.index]] = ALLOCATED
-    jobs_by_index = {
-        str(layout.index[gpu_id]): list(jobs) for gpu_id, jobs in holders.items() if gpu_id in layout.index
-    }
+    keys = layout.keys
+    jobs_by_index = {keys[gpu_id]: jobs for gpu_id, jobs in holders.items() if gpu_id in keys}
     data = {
         "gpus": layout.gpu_ids,
         "models": layout.models,
@@ -164,7 +163,7 @@ def _gpus_delta(before: Content, after: Content) -> tuple[Mapping[str, Any], byt
     data: dict[str, Any] = {"planes": changed}
     old, new = before.data["jobs"], after.data["jobs"]
     if old != new:
-        data["jobs"] = {each: new.get(each, []) for each in old.keys() | new.keys() if old.get(each) != new.get(each)}
+        data["jobs"] = {each: new.get(each, ()) for each in old.keys() | new.keys() if old.get(each) != new.get(each)}
     return data, b"".join(after.planes[name].tobytes() for name in changed)
 
 

@@ -173,24 +173,25 @@ class Feeds:
 
     async def _check(self, feed: Feed, address: str, service: str) -> None:
         """A stream without messages says nothing of its service; so does one whose process stands still."""
-        from adlro.client.health import check
+        from adlro.client.health import ServingCheck
 
         served = False
-        while True:
-            away = self._model.feeds[feed].state is FeedState.AWAY
-            await asyncio.sleep(_CHECK_AWAY_EVERY_S if away and served else _CHECK_EVERY_S)
-            serves = await check(address, _CHECK_TIMEOUT_S)
-            served = served or serves
-            now_s = time.monotonic()
-            # A cluster of somebody else may have no health service: its answers alone count.
-            if not served or self._model.feeds[feed].state is FeedState.REFUSED:
-                continue
-            if not serves:
-                self._model.failed(feed, f"{service} at {address} does not serve", now_s)
-                continue
-            self._serves[feed].set()
-            if self._model.feeds[feed].heard_s is not None and now_s - self._opened_s.get(feed, now_s) > _RETRY_S:
-                self._model.heard(feed, now_s)
+        async with aclosing(ServingCheck(address)) as check:
+            while True:
+                away = self._model.feeds[feed].state is FeedState.AWAY
+                await asyncio.sleep(_CHECK_AWAY_EVERY_S if away and served else _CHECK_EVERY_S)
+                serves = await check.serves(_CHECK_TIMEOUT_S)
+                served = served or serves
+                now_s = time.monotonic()
+                # A cluster of somebody else may have no health service: its answers alone count.
+                if not served or self._model.feeds[feed].state is FeedState.REFUSED:
+                    continue
+                if not serves:
+                    self._model.failed(feed, f"{service} at {address} does not serve", now_s)
+                    continue
+                self._serves[feed].set()
+                if self._model.feeds[feed].heard_s is not None and now_s - self._opened_s.get(feed, now_s) > _RETRY_S:
+                    self._model.heard(feed, now_s)
 
     async def _predictions(self) -> None:
         """Expected runtimes of the jobs on the screen, each asked for once."""

@@ -31,10 +31,12 @@ from adlro.services.ingest.ownership import (
 from adlro.services.ingest.server.logs import JobLogs
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
 from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
-from adlro.services.ingest.watch import JobWatch
+from adlro.services.ingest.watch import Change, Form, JobWatch
 from adlro.store import Created, JobStore, NewJob
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
 from adlro.wire import (
+    change_to_proto,
+    changes_end,
     filter_from_proto,
     history_to_proto,
     identity_to_proto,
@@ -164,7 +166,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> AsyncIterator[job_service_pb2.WatchJobsResponse | bytes]:
         """The jobs in their present state, then every change in order."""
         job_filter = only_visible(filter_from_proto(request.filter))
-        view = JobView(request.view or JobView.FULL)
+        view, interval_s = JobView(request.view or JobView.FULL), request.min_interval_s
         seen: dict[str, int] = {}
         if request.HasField("after_revision"):
             revision = request.after_revision
@@ -174,12 +176,21 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 seen_job = await self._as_seen.one(job)
                 yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT, seen_job, job.revision), view)
             yield job_event_to_proto(JobEvent(JobEventKind.SNAPSHOT_END, None, revision))
+        if interval_s:
+            async for batch in self._watch.batches(revision, job_filter, interval_s, seen):
+                parts = [await self._told(change, Form(view, together=True)) for change in batch.changes]
+                # Messages one after the other are one message, with all of their fields.
+                yield b"".join((*parts, changes_end(batch.revision).SerializeToString()))
+            return
         async for change in self._watch.changes(revision, job_filter, seen):
-            seen_job = await self._as_seen.one(change.job)
-            if seen_job is change.job:
-                yield self._watch.message_of(change, view)  # made once for all watchers
-            else:
-                yield job_event_to_proto(JobEvent(JobEventKind.CHANGE, seen_job, change.revision), view)
+            yield await self._told(change, Form(view))
+
+    async def _told(self, change: Change, form: Form) -> bytes:
+        """The message of a change, as its watcher may see it."""
+        seen_job = await self._as_seen.one(change.job)
+        if seen_job is change.job:
+            return self._watch.message_of(change, form)  # made once for all watchers
+        return change_message(change.revision, seen_job, form)
 
     # Typed wider, as WatchJobs.
     def ReadJobLogs(  # type: ignore[override]
@@ -229,6 +240,8 @@ def _after_jobs(error: AdlroError, jobs: SubmissionAnswers) -> AdlroError:
     )
 
 
-def change_message(revision: int, job: Job, view: JobView) -> bytes:
-    """The message of a change."""
-    return job_event_to_proto(JobEvent(JobEventKind.CHANGE, job, revision), view).SerializeToString()
+def change_message(revision: int, job: Job, form: Form) -> bytes:
+    """The message of a change, or the part that it has in a message about several."""
+    if form.together:
+        return change_to_proto(job, revision, form.view).SerializeToString()
+    return job_event_to_proto(JobEvent(JobEventKind.CHANGE, job, revision), form.view).SerializeToString()

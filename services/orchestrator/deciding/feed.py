@@ -23,7 +23,7 @@ from adlro.services.orchestrator.deciding.side_thread import SideThread
 Encode = Callable[[Made, DecisionView], bytes]
 _Make = Callable[[Sequence[Made], DecisionView], Awaitable[list[bytes | None]]]
 
-PAUSE_S = 0.25
+PAUSE_S = 0.5
 """Least time between two messages of summaries to a watcher: fifty watchers cost as much as the messages they get."""
 DECISIONS_HELD = 2000
 """Decisions that a watcher may be behind,"""

@@ -45,7 +45,7 @@ class House:
         self._redis: Any = redis
         self.store = JobStore(redis)
         self.list = JobList(self.store, PageTokens(redis), ActiveJobs(self.store), EndedJobs(redis, self.store))
-        self.watch = JobWatch(self.store, lambda revision, job, view: b"", 8)
+        self.watch = JobWatch(self.store, lambda revision, job, form: b"", 8)
 
     async def submit(self, user: str, count: int = 1) -> None:
         spec = JobSpec("n", user, JobType.SIMULATION)

@@ -369,7 +369,7 @@ async def test_a_watch_of_the_present_does_not_read_a_long_past(queue: Queue, jo
             number, state=JobState.SUCCEEDED, submit_s=1.0, end_s=float(number), pending_reason=PendingReason.NONE
         )
     may_match = Candidates(queue.store, queue.ended).numbers
-    watch = JobWatch(queue.store, lambda revision, job, view: b"", 8, may_match=may_match)
+    watch = JobWatch(queue.store, lambda revision, job, form: b"", 8, may_match=may_match)
     await queue.redis.config_resetstat()
     revision, jobs = await watch.snapshot(job_filter, {})
     assert [job.job_id async for job in jobs] == by_force(queue, job_filter, JobOrder.SUBMITTED)

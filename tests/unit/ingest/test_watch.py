@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -11,7 +12,7 @@ from redis import exceptions as redis_errors
 from adlro.errors import OutOfRange, Unavailable
 from adlro.records.jobs import Job, JobSpec, JobState, JobType
 from adlro.records.watching import JobFilter, JobView
-from adlro.services.ingest.watch import Change, JobWatch
+from adlro.services.ingest.watch import Batch, Change, Form, JobWatch
 from adlro.store import PAGE_BYTES, JobChange, JobStreamEntry
 
 EVERY = JobFilter()
@@ -78,9 +79,9 @@ class Store:
 
         return len(self.events), jobs()
 
-    def encode(self, revision: int, job: Job, view: JobView) -> bytes:
+    def encode(self, revision: int, job: Job, form: Form) -> bytes:
         self.encoded.append(revision)
-        return f"{revision}{'' if view is JobView.FULL else ' basic'}".encode()
+        return f"{revision}{'' if form.view is JobView.FULL else ' basic'}".encode()
 
 
 @pytest.fixture
@@ -133,9 +134,9 @@ async def test_a_change_is_encoded_once_for_all_watchers_of_the_basic_view(store
     store.add(job(1), job(2))
     changes = [[await first, await anext(each)] for first, each in zip(firsts, watchers, strict=True)]
     held = watch.bytes_held
-    messages = [[watch.message_of(change, JobView.BASIC) for change in each] for each in changes]
+    messages = [[watch.message_of(change, Form(JobView.BASIC)) for change in each] for each in changes]
     assert messages == [[b"1 basic", b"2 basic"]] * 5
-    assert watch.message_of(changes[0][0], JobView.FULL) == b"1"
+    assert watch.message_of(changes[0][0], Form(JobView.FULL)) == b"1"
     assert store.encoded == [1, 2, 1, 2]
     assert watch.bytes_held == held + len(b"1 basic2 basic")
     for each in watchers:
@@ -159,6 +160,95 @@ async def test_one_that_is_behind_what_memory_holds_reads_from_the_store_and_mis
     assert store.reads_of_the_past == before
     await fast.aclose()
     await slow.aclose()
+
+
+async def batch_of(batches: AsyncIterator[Batch]) -> tuple[list[tuple[str, int]], int]:
+    async with asyncio.timeout(TIMEOUT_S):
+        found = await anext(batches)
+    return [(change.job.job_id, change.revision) for change in found.changes], found.revision
+
+
+async def test_changes_come_together_and_of_each_job_the_last_one(store, watch):
+    async with aclosing(watch.batches(0, EVERY, 0.2)) as batches:
+        store.add(job(1), job(2), job(1))
+        assert await batch_of(batches) == ([("job-2", 2), ("job-1", 3)], 3)
+        store.add(job(1))
+        assert await batch_of(batches) == ([("job-1", 4)], 4)
+        following = asyncio.ensure_future(batch_of(batches))
+        # What changes between two messages waits for the second one.
+        store.add(job(3))
+        await asyncio.sleep(0.05)
+        store.add(job(2), job(3), job(2))
+        assert await following == ([("job-3", 7), ("job-2", 8)], 8)
+
+
+async def test_messages_of_changes_come_so_often_at_most(store, watch):
+    began_s = time.monotonic()
+    async with aclosing(watch.batches(0, EVERY, 0.1)) as batches:
+        for number in range(5):
+            store.add(job(number))
+            await batch_of(batches)
+    assert time.monotonic() - began_s >= 0.4
+
+
+async def test_a_batch_has_the_last_change_that_matches_and_what_the_snapshot_held_is_left_out(store, watch):
+    running = JobFilter(states=frozenset({JobState.RUNNING}))
+    store.add(job(1, state=JobState.RUNNING), job(2, state=JobState.RUNNING), job(1), job(3, state=JobState.RUNNING))
+    async with aclosing(watch.batches(0, running, 0.1, {"job-2": 2})) as batches:
+        assert await batch_of(batches) == ([("job-1", 1), ("job-3", 4)], 4)
+
+
+async def test_a_batch_without_a_match_is_not_told(store, watch):
+    running = JobFilter(states=frozenset({JobState.RUNNING}))
+    async with aclosing(watch.batches(0, running, 0.01)) as batches:
+        first = asyncio.ensure_future(batch_of(batches))
+        store.add(job(1))
+        await store.until_blocking_reads(store.blocking_reads + 2)
+        store.add(job(2, state=JobState.RUNNING))
+        assert await first == ([("job-2", 2)], 2)
+
+
+async def test_who_is_far_behind_gets_a_page_after_the_other_without_a_pause(store):
+    made = JobWatch(store, lambda revision, job, form: b"m" * 10_000, changes_kept=5)
+    reader = asyncio.ensure_future(made.run())
+    store.add(*(job(number) for number in range(1, 1001)))
+    told: list[int] = []
+    async with aclosing(made.batches(0, EVERY, 3600.0)) as batches, asyncio.timeout(TIMEOUT_S):
+        async for batch in batches:
+            assert sum(change.size for change in batch.changes) <= PAGE_BYTES + 100 * 10_000
+            told += [change.revision for change in batch.changes]
+            if batch.revision == 1000:
+                break
+    assert told == list(range(1, 1001))
+    reader.cancel()
+    await asyncio.wait([reader])
+
+
+async def test_the_reader_rests_only_while_nobody_wants_to_be_told_at_once(store, watch):
+    async with aclosing(watch.batches(0, EVERY, 3600.0)) as patient:
+        store.add(job(1))
+        assert await batch_of(patient) == ([("job-1", 1)], 1)
+        await asyncio.sleep(0.1)
+        reads = store.blocking_reads
+        store.add(job(2))
+        await asyncio.sleep(0.2)
+        assert store.blocking_reads == reads
+        async with aclosing(watch.changes(2, EVERY)) as eager:
+            first = asyncio.ensure_future(take(eager, 1))
+            await store.until_blocking_reads(reads + 2)
+            store.add(job(3))
+            assert await first == [3]
+
+
+async def test_closing_ends_a_watch_that_waits_for_its_next_message(store, watch):
+    batches = watch.batches(0, EVERY, 3600.0)
+    store.add(job(1))
+    assert await batch_of(batches) == ([("job-1", 1)], 1)
+    waiting = asyncio.ensure_future(batch_of(batches))
+    await asyncio.sleep(0.05)
+    watch.close()
+    with pytest.raises(Unavailable, match="resume with after_revision = 1"):
+        await waiting
 
 
 async def test_changes_that_the_snapshot_held_are_left_out(store, watch):
@@ -276,7 +366,7 @@ async def test_a_change_on_the_way_to_a_state_that_does_not_match_is_told(store,
 
 
 async def test_what_is_kept_for_watchers_is_bounded_in_bytes(store):
-    made = JobWatch(store, lambda revision, job, view: b"m" * 1000, changes_kept=8192, bytes_kept=10_000)
+    made = JobWatch(store, lambda revision, job, form: b"m" * 1000, changes_kept=8192, bytes_kept=10_000)
     reader = asyncio.ensure_future(made.run())
     changes: Any = made.changes(0, EVERY)
     async with aclosing(changes):
@@ -299,7 +389,7 @@ async def test_a_watcher_takes_a_page_of_bytes_at_a_time_however_far_it_is_behin
         return await read(after, **how)
 
     monkeypatch.setattr(store, "read_events", note)
-    made = JobWatch(store, lambda revision, job, view: b"m" * 40_000, changes_kept=5)
+    made = JobWatch(store, lambda revision, job, form: b"m" * 40_000, changes_kept=5)
     reader = asyncio.ensure_future(made.run())
     live: Any = made.changes(0, EVERY)
     late: Any = made.changes(0, EVERY)

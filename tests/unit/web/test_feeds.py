@@ -69,8 +69,10 @@ class Client:
         *,
         patience_s: float,
         view: JobView = JobView.FULL,
+        min_interval_s: float = 0.0,
     ) -> AsyncIterator[JobEvent]:
         assert patience_s == 0.0
+        assert (min_interval_s > 0.0) == (after_revision is not None)
         self.watched.append((after_revision, job_filter, view))
         for event in self.streams.pop(0) if self.streams else ():
             yield event
@@ -434,7 +436,7 @@ async def test_health_wakes_a_stream_that_waits_for_its_service(feeds: Feeds, mo
     keeping = asyncio.create_task(feeds._keep("jobs", "ingest", away, as_client(Client())))
     await until(lambda: tries == 1)
 
-    async def serves(_address: str, _credentials: Credentials) -> bool:
+    async def serves(_check: object) -> bool:
         return True
 
     monkeypatch.setattr(module, "_serves", serves)

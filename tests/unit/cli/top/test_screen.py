@@ -460,12 +460,12 @@ async def test_a_service_without_health_is_judged_by_its_answers(
 ) -> None:
     """As a cluster may be that somebody wrote in another language."""
 
-    async def never(_address: str, _timeout_s: float) -> bool:
-        checked.append(_address)
+    async def never(check: health.ServingCheck, _timeout_s: float) -> bool:
+        checked.append(check.address)
         return False
 
     checked: list[str] = []
-    monkeypatch.setattr(health, "check", never)
+    monkeypatch.setattr(health.ServingCheck, "serves", never)
     monkeypatch.setattr(feeds, "_CHECK_EVERY_S", 0.05)
     suite.add(spec())
     async with shown(suite) as (app, _):
@@ -479,10 +479,10 @@ async def test_a_service_that_stands_still_is_told_though_its_streams_are_open(
 ) -> None:
     serving = [True]
 
-    async def check(_address: str, _timeout_s: float) -> bool:
+    async def serves(_check: health.ServingCheck, _timeout_s: float) -> bool:
         return serving[0]
 
-    monkeypatch.setattr(health, "check", check)
+    monkeypatch.setattr(health.ServingCheck, "serves", serves)
     monkeypatch.setattr(feeds, "_CHECK_EVERY_S", 0.05)
     suite.add(spec())
     async with shown(suite) as (app, _):
