@@ -29,6 +29,8 @@ const SILENCE_MS = 6_000;
 /** And after so long the connection is made anew; also one that does not come about, or gets no greeting. */
 const DEAD_MS = 15_000;
 const FIRST_WAIT_MS = 300;
+/** Frames of one tick come within this time; one of them may have to be unpacked first. */
+const TOGETHER_MS = 10;
 const LONGEST_WAIT_MS = 5_000;
 
 export class Live {
@@ -308,12 +310,12 @@ export class Live {
     this.undrawn.add(topic);
     if (this.drawing) return;
     this.drawing = true;
-    requestAnimationFrame(() => {
+    setTimeout(() => {
       this.drawing = false;
       const topics = [...this.undrawn];
       this.undrawn.clear();
       for (const each of topics) this.#tell(each);
-    });
+    }, TOGETHER_MS);
   }
 
   #heard() {

@@ -11,8 +11,9 @@ import { waited } from "../jobs.js";
 import { useTitle } from "../title.js";
 
 const ROW_PX = 34;
-const STEP = 20; // rows by which the window moves
+const STEP = 10; // rows by which the window moves
 const MOST = 200; // rows in a window, as the server allows
+const SHOWN_AFTER_MS = 120; // old rows are pale from then on
 
 /** @type {{name: string, label: string, class: string, sort: string, down?: boolean}[]} `down`: the first click sorts the largest first */
 const COLUMNS = [
@@ -113,6 +114,31 @@ function Row({ job, index, active, now_s, onFocus }) {
   </tr>`;
 }
 
+/**
+ * Keys of rows. A job keeps its elements while most of the window stays; one that comes takes those of one that has gone:
+ * a browser writes texts anew in half of the time that new elements take. After another order or filter all elements stay
+ * where they are.
+ */
+export class RowKeys {
+  constructor() {
+    /** @type {Map<string, number>} by job, in the order of the rows */
+    this.keys = new Map();
+    this.count = 0;
+  }
+
+  /** @param {any[]} rows @param {Element | null} focused its row becomes no other job's: who is there would be led astray @returns {number[]} */
+  of(rows, focused) {
+    const ids = rows.filter(Boolean).map((job) => job.id);
+    const staying = new Set(ids.filter((id) => this.keys.has(id)));
+    const path = focused?.getAttribute("href");
+    const held = [...this.keys.keys()].find((id) => jobPath(id) === path);
+    if (held === undefined && staying.size < ids.length / 2) staying.clear();
+    const free = [...this.keys].filter(([id]) => !staying.has(id) && id !== held).map(([, key]) => key).reverse();
+    this.keys = new Map(ids.map((id) => [id, (staying.has(id) ? this.keys.get(id) : free.pop()) ?? (this.count += 1)]));
+    return rows.map((job) => this.keys.get(job?.id) ?? 0);
+  }
+}
+
 /** @param {{query: URLSearchParams}} props */
 export default function Queue({ query }) {
   useTitle("Queue");
@@ -124,11 +150,19 @@ export default function Queue({ query }) {
   const [active, setActive] = useState(0);
   const move = useRef(false);
   const focused = useRef(/** @type {Element | null} */ (null));
+  const keys = useRef(new RowKeys());
   const rowsSeen = Math.ceil(height / ROW_PX);
   const size = Math.min(MOST, Math.ceil((rowsSeen + 2 * STEP) / STEP) * STEP);
   const from = useLate(String(Math.max(0, Math.floor((top / ROW_PX - STEP) / STEP) * STEP)), 40);
   const view = useMovingView(keyOf("queue", { count: size, filter, from: Number(from), sort }));
   const data = view.data;
+  // Most answers are there before anybody could see that they are waited for: until then nothing is drawn, and heads
+  // and numbers tell of the rows that are seen.
+  const late = useLate(view.moving ? "moving" : "", SHOWN_AFTER_MS);
+  const awaited = view.moving && late !== "";
+  const last = useRef({ query, sort, view });
+  if (!view.moving || awaited) last.current = { query, sort, view };
+  const seen = last.current;
   const now_s = useView("head").data?.time_s ?? null;
   const total = data?.total ?? 0;
 
@@ -169,11 +203,11 @@ export default function Queue({ query }) {
     setActive(next);
   };
 
-  /** Whether the list is in the order of a column; without another wish it is in that of places. @param {{sort: string}} column */
-  const ordered = (column) => sort.replace("-", "") === column.sort || (!sort && column.sort === "place");
+  /** Whether an order is that of a column; without a wish it is that of places. @param {{sort: string}} column @param {string} wish */
+  const ordered = (column, wish) => wish.replace("-", "") === column.sort || (!wish && column.sort === "place");
   /** @param {{sort: string, down?: boolean}} column */
   const order = (column) => {
-    const down = ordered(column) ? !sort.startsWith("-") : (column.down ?? false);
+    const down = ordered(column, sort) ? !sort.startsWith("-") : (column.down ?? false);
     setQuery({ sort: (down ? "-" : "") + column.sort });
   };
   // The list may have become shorter than where this window begins: the browser then scrolls back to the list's end.
@@ -182,23 +216,23 @@ export default function Queue({ query }) {
   const stop = active >= first && active < first + rows.length ? active : first;
   // The same elements while nothing of them changes: sixty rows are not gone through for a click on a column's head.
   const drawn = useMemo(
-    () => rows.map((/** @type {any} */ job, /** @type {number} */ index) => job && html`<${Row} key=${job.id} job=${job} index=${first + index} active=${first + index === stop} now_s=${now_s} onFocus=${() => setActive(first + index)} />`),
+    () => keys.current.of(rows, focused.current).map((key, index) => rows[index] && html`<${Row} key=${key} job=${rows[index]} index=${first + index} active=${first + index === stop} now_s=${now_s} onFocus=${() => setActive(first + index)} />`),
     [data?.rows, first, stop, now_s],
   );
   const told = filter ? `${plural(total, "job")} ${total === 1 ? "fits" : "fit"} the filter` : "";
   return html`<h1>Queue</h1>
     <${Filters} query=${query} counts=${data?.counts} />
-    <${Panel} title="Jobs" view=${view} class="queue"
-      tools=${html`<${Told} topic=${filter} text=${data && !view.moving ? told : null} />${data && html`<span class="num quiet">${countText(total, data.counts?.state, query)}</span>`}`}>
+    <${Panel} title="Jobs" view=${seen.view} class="queue"
+      tools=${html`<${Told} topic=${filter} text=${data && !view.moving ? told : null} />${data && html`<span class="num quiet">${countText(total, data.counts?.state, seen.query)}</span>`}`}>
       ${!data
         ? html`<${Skeleton} what="The queue" rows=${8} />`
-        : html`<div class=${`queue-box ${view.moving ? "moving" : ""}`} ref=${box} tabindex=${total ? -1 : 0} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)} onKeyDown=${onKey}
+        : html`<div class=${`queue-box ${awaited ? "moving" : ""}`} ref=${box} tabindex=${total ? -1 : 0} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)} onKeyDown=${onKey}
             onFocusIn=${(/** @type {any} */ event) => (focused.current = event.target)} onFocusOut=${(/** @type {any} */ event) => queueMicrotask(() => event.target.isConnected && (focused.current = null))}>
             <table aria-rowcount=${total + 1} aria-label="Jobs">
               <thead><tr aria-rowindex=${1}>
                 ${COLUMNS.map((column) => {
-                  const here = ordered(column);
-                  const down = sort.startsWith("-");
+                  const here = ordered(column, seen.sort);
+                  const down = seen.sort.startsWith("-");
                   return html`<th key=${column.name} scope="col" class=${column.class} aria-sort=${here ? (down ? "descending" : "ascending") : undefined}>
                     <button type="button" onClick=${() => order(column)}>${column.label}<span aria-hidden="true">${here ? (down ? " ↓" : " ↑") : ""}</span></button></th>`;
                 })}
