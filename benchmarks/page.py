@@ -5,7 +5,8 @@
 
 - `paced`: 50 light WebSocket clients of one process against none, in turns, before all services of 1,024 GPUs, to which
   12 jobs come each second: the orchestrator's CPU a decision and decisions a second, as ratios within a round, with
-  their 95 % interval. The clients stand for browsers of other machines: they run at the lowest priority.
+  their 95 % interval. The clients stand for browsers of other machines: they run at the lowest priority. A third turn
+  has a neighbour in their place that computes and talks to nobody: what two cores that are shared cost by themselves.
 - `flat_out`: the same while the orchestrator decides as fast as it can (Valkey, simcluster in virtual time, ingest,
   orchestrator; as in `benchmarks.watching`): who has two cores has none left then, so that whatever else runs counts.
 - `browser`: headless Chromium on simulated services of 1,024 GPUs: work of the main thread in each half second, frames;
@@ -42,8 +43,11 @@ from benchmarks.event_lag import jobs_coming, large_suite
 from benchmarks.measuring import ClientProcess, command, cpu_s, cpu_since, machine, percentile, spread
 
 SOCKETS = 50
-TURNS = (0, SOCKETS)
+ALONE, WATCHED, NEIGHBOUR = "alone", "watched", "neighbour"
+TURNS = (ALONE, WATCHED)
 TURN_S = 15.0
+# About what the page, its clients and the streams that ingest keeps for it use together.
+NEIGHBOUR_CPU_RATIO = 0.07
 GOALS: dict[str, tuple[str, float]] = {
     "assets_kb": ("<", 120.0),
     "cpu_ms_ratio_high": ("<", 1.05),
@@ -68,8 +72,8 @@ GOALS: dict[str, tuple[str, float]] = {
 # ---- the orchestrator, watched by the page
 
 
-class Sockets:
-    """So many light browsers of the page, in a process of their own; none: no process.
+class Turn:
+    """Light browsers of the page in a process of their own, or a neighbour, or nothing.
 
     Attributes:
         bytes_each: not counted here.
@@ -77,16 +81,19 @@ class Sockets:
 
     bytes_each = 0.0
 
-    def __init__(self, address: str, count: int) -> None:
-        self._address, self._count = address, count
+    def __init__(self, address: str, kind: str) -> None:
+        self._address, self._kind = address, kind
         self._process: ClientProcess | None = None
 
-    async def __aenter__(self) -> Sockets:
-        if self._count:
-            given = {"address": self._address, "count": self._count, "seconds": 3600.0}
+    async def __aenter__(self) -> Turn:
+        if self._kind == WATCHED:
+            given = {"address": self._address, "count": SOCKETS, "seconds": 3600.0}
             self._process = ClientProcess("benchmarks.page_sockets", given)
+        elif self._kind == NEIGHBOUR:
+            self._process = ClientProcess("benchmarks.page_neighbour", {"cpu_ratio": NEIGHBOUR_CPU_RATIO})
+        if self._process is not None:
             await asyncio.to_thread(self._process.wait_ready)
-        else:
+        if self._kind != WATCHED:
             await asyncio.sleep(1.0)  # the streams for those that left are closed
         return self
 
@@ -116,33 +123,33 @@ class Page:
         env = {f"ADLRO_WEB_{name}_ADDRESS": address for name, address in addresses.items()}
         self.process = stack.enter_context(spawn_service("web", env | {"ADLRO_WEB_STREAMS_IDLE_S": "0"}))
 
-    def looked_at(self, count: int) -> Sockets:
-        """So many browsers."""
-        return Sockets(self.process.address, count)
+    def turn(self, kind: str) -> Turn:
+        """A turn with browsers, or without."""
+        return Turn(self.process.address, kind)
 
 
 async def flat_out(gpus: int, options: Namespace) -> dict[str, Any]:
     """Turns with and without browsers, in virtual time."""
     rng = np.random.default_rng((options.seed, gpus))
-    rounds: dict[int, list[dict[str, float]]] = {count: [] for count in TURNS}
+    rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in TURNS}
     decisions = options.decisions * (4 if gpus <= 64 else 1)  # which take a quarter of the time
     with watching.suite(gpus, options.policy) as suite, contextlib.ExitStack() as stack:
         ingest = stack.enter_context(spawn_service("ingest", {"ADLRO_REDIS_URL": suite.redis_url}))
         page = Page(stack, ingest.address, suite.orchestrator.address, suite.cluster.address, "127.0.0.1:1")
         await suite.fill()
-        for count in TURNS:  # to warm up
-            await suite.measure(page.looked_at(count), decisions, rng)
+        for kind in TURNS:  # to warm up
+            await suite.measure(page.turn(kind), decisions, rng)
         for number in range(options.rounds):
-            for count in rng.permutation(TURNS).tolist():
+            for kind in rng.permutation(TURNS).tolist():
                 list_rng = np.random.default_rng((options.seed, gpus, number))  # the same list for both
-                rounds[count].append(await suite.measure(page.looked_at(count), decisions, list_rng))
+                rounds[kind].append(await suite.measure(page.turn(kind), decisions, list_rng))
     return compared(rounds)
 
 
 async def paced(options: Namespace) -> dict[str, Any]:
     """Turns with and without browsers, while jobs come as they do in life."""
     rng = np.random.default_rng(options.seed)
-    rounds: dict[int, list[dict[str, float]]] = {count: [] for count in TURNS}
+    rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in (*TURNS, NEIGHBOUR)}
     coming = Namespace(jobs=480, rate=12.0, seed=options.seed)  # as many as then run at a time
     with large_suite(1.0, options.policy) as suite, contextlib.ExitStack() as stack:
         ends = suite.endpoints
@@ -150,8 +157,8 @@ async def paced(options: Namespace) -> dict[str, Any]:
         async with jobs_coming(suite, coming) as client:
             await asyncio.sleep(60.0)  # the jobs that came at once have ended
             for _ in range(options.rounds):
-                for count in rng.permutation(TURNS).tolist():
-                    async with page.looked_at(count):
+                for kind in rng.permutation(list(rounds)).tolist():
+                    async with page.turn(kind):
                         pids = (suite.orchestrator.pid, page.process.pid, suite.ingest.pid)
                         before_s = [cpu_s(pid) for pid in pids]
                         decided, began_s = (await client.status()).decision_count, time.monotonic()
@@ -160,7 +167,7 @@ async def paced(options: Namespace) -> dict[str, Any]:
                         used_s = [
                             cpu_since(pid, before) or math.nan for pid, before in zip(pids, before_s, strict=True)
                         ]
-                    rounds[count].append(
+                    rounds[kind].append(
                         {
                             "cpu_ms": 1e3 * used_s[0] / decided,
                             "decisions_per_s": decided / passed_s,
@@ -171,15 +178,17 @@ async def paced(options: Namespace) -> dict[str, Any]:
     return compared(rounds)
 
 
-def compared(rounds: dict[int, list[dict[str, float]]]) -> dict[str, Any]:
-    """Medians of both kinds of turns, and their ratios within a round."""
+def compared(rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Medians of all kinds of turns, and their ratios to that of nobody, within a round."""
     result: dict[str, Any] = {}
-    for key in rounds[0][0]:
-        for count in TURNS:
-            result[f"{key}_{count}_sockets"] = spread([each[key] for each in rounds[count]])["median"]
+    for key in rounds[ALONE][0]:
+        for kind, turns in rounds.items():
+            result[f"{key}_{kind}"] = spread([each[key] for each in turns])["median"]
     for key in ("cpu_ms", "decisions_per_s"):
-        ratios = [ours[key] / theirs[key] for ours, theirs in zip(rounds[SOCKETS], rounds[0], strict=True)]
-        result |= {f"{key}_ratio_{name}": value for name, value in watching.interval(ratios).items()}
+        for kind in (each for each in rounds if each != ALONE):
+            ratios = [ours[key] / theirs[key] for ours, theirs in zip(rounds[kind], rounds[ALONE], strict=True)]
+            name = f"{key}_ratio" if kind == WATCHED else f"{key}_{kind}_ratio"
+            result |= {f"{name}_{part}": value for part, value in watching.interval(ratios).items()}
     return result
 
 
