@@ -89,7 +89,7 @@ class FakePageServer:
         self.requests: dict[str, int] = defaultdict(int)
         self.failing: dict[str, tuple[int, str]] = {}  # paths that answer an error
         self.blamed: dict[str, str] = {}  # fields that such an error names
-        self.slow_s: dict[str, float] = {}  # paths and actions that answer late
+        self.slow_s: dict[str, float] = {}  # paths, actions and `subscribe` that answer late
         self.epoch = "e1"
         self.silent = False  # nothing is sent to a tab but what a test sends
         self.full = ""  # the words by which a new tab is sent away
@@ -289,6 +289,7 @@ class FakePageServer:
         tab.said.append(message)
         match message["op"]:
             case "subscribe":
+                await asyncio.sleep(self.slow_s.get("subscribe", 0.0))
                 try:
                     if not self.silent:
                         await tab.snapshot(message["key"], self.cluster)

@@ -125,6 +125,68 @@ def test_the_first_click_on_place_turns_the_order_round(
     page.locator('th[aria-sort="descending"]').filter(has_text="Place").wait_for()
 
 
+# The rows' elements, told apart by a mark of ours, and the jobs that they show.
+_MARKED = "rows => rows.map((row, index) => (row.mark ??= index))"
+_SHOWN = "rows => rows.map((row) => [row.mark ?? null, row.querySelector('a').textContent])"
+
+
+def test_after_another_order_each_row_shows_its_job_in_the_elements_of_the_one_before(
+    server: FakePageServer, watched: Callable[..., Watched]
+) -> None:
+    page = watched(server.url).open("/queue")
+    rows(page).evaluate_all(_MARKED)
+    before = rows(page).evaluate_all(_SHOWN)
+
+    page.get_by_role("button", name="Place").click()
+    page.locator('th[aria-sort="descending"]').wait_for()
+
+    after = rows(page).evaluate_all(_SHOWN)
+    assert [mark for mark, _ in after] == [mark for mark, _ in before]
+    assert not {job for _, job in after[:20]} & {job for _, job in before}
+    links = rows(page).evaluate_all("rows => rows.map((row) => row.querySelector('a').getAttribute('href'))")
+    assert links == [f"/jobs/{job}" for _, job in after]
+
+
+def test_a_row_under_the_keyboard_becomes_no_other_job(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/queue")
+    rows(page).evaluate_all(_MARKED)
+    rows(page).nth(3).get_by_role("link").focus()
+    job = rows(page).nth(3).get_by_role("link").inner_text()
+
+    # Nearly all jobs before and after it leave at once.
+    server.cluster.jobs = [each for each in server.cluster.jobs if each["id"] == job] + server.cluster.jobs[60:]
+    server.push()
+    page.wait_for_function("job => document.activeElement.textContent === job", arg=job)
+    assert page.evaluate("document.activeElement.closest('tr').mark") == 3
+
+    server.cluster.jobs = server.cluster.jobs[1:]
+    server.push()
+    rows(page).filter(has=page.get_by_role("link", name=job, exact=True)).wait_for(state="detached")
+    page.locator('tr a:focus').wait_for()
+    assert page.evaluate("document.activeElement.closest('tr').mark") != 3
+
+
+def test_heads_tell_of_the_rows_that_are_seen_until_the_answer_is_late(
+    server: FakePageServer, watched: Callable[..., Watched]
+) -> None:
+    page = watched(server.url).open("/queue")
+    told = """async () => {
+      const box = document.querySelector(".queue-box"), seen = [];
+      const note = () => {
+        const sorted = document.querySelector("th[aria-sort]").getAttribute("aria-sort");
+        const now = `${sorted} ${box.classList.contains("moving") ? "pale" : ""}`.trim();
+        if (seen.at(-1) !== now) seen.push(now);
+      };
+      new MutationObserver(note).observe(box, { subtree: true, attributes: true, childList: true });
+      document.querySelector("thead button").click();
+      await new Promise((done) => setTimeout(done, 1000));
+      return seen;
+    }"""
+    assert page.evaluate(told) == ["descending"]
+    server.slow_s["subscribe"] = 0.5
+    assert page.evaluate(told) == ["ascending pale", "ascending"]
+
+
 def test_the_count_of_jobs_is_not_read_out_at_each_change(
     server: FakePageServer, watched: Callable[..., Watched]
 ) -> None:

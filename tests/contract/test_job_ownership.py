@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from adlro.client import AsyncClient, Credentials, Endpoints, JobEventKind, JobFilter
-from adlro.errors import LimitExceeded, NotFound, PermissionDenied
+from adlro.errors import InvalidInput, LimitExceeded, NotFound, PermissionDenied
 from adlro.kit.identity import Role, new_token, users_line
 from adlro.kit.redis import connect
 from adlro.placement import GpuShare, Placement
 from adlro.records.jobs import AttemptRef, Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
 from adlro.records.outcomes import ApplicationSize, NeighbourTime
-from adlro.records.watching import JobView
+from adlro.records.watching import JobEvent, JobView
 from adlro.store import JobStore, Move
 from tests.contract.ingest_suite import ingest_here
 
@@ -216,6 +216,39 @@ async def test_watches_show_ones_own(clients: Clients) -> None:
     assert event.job.job_id == second.job_id
     with pytest.raises(PermissionDenied, match=r"filter\.user"):
         await anext(clients("ann").watch(job_filter=JobFilter(user="bob")))
+
+
+async def test_changes_that_come_together_show_ones_own(clients: Clients) -> None:
+    watch = clients("ann").watch(timeout_s=60, min_interval_s=0.3)
+    assert (await anext(watch)).kind is JobEventKind.SNAPSHOT_END
+    told = asyncio.ensure_future(_changes(watch, "job-5"))
+    for number in range(1, 6):
+        await clients("bob" if number % 2 == 0 else "ann").submit(BOB if number % 2 == 0 else ANN)
+    await clients("ann").cancel("job-3")
+    await clients("ann").cancel("job-5")
+    # Of a job that changes twice meanwhile only the last change may come; the order is that of the changes.
+    found = await told
+    assert {event.job.job_id for event in found if event.job} == {"job-1", "job-3", "job-5"}
+    assert [event.revision for event in found] == sorted(event.revision for event in found)
+    assert all(event.job and event.job.revision == event.revision for event in found)
+
+
+@pytest.mark.parametrize("interval_s", [-0.1, 61.0, float("nan"), float("inf")])
+async def test_an_interval_that_no_watch_has_is_refused(clients: Clients, interval_s: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        await anext(clients("rea").watch(min_interval_s=interval_s, patience_s=0.0))
+    assert caught.value.field == "min_interval_s"
+
+
+async def _changes(watch: AsyncIterator[JobEvent], last_job_id: str) -> list[JobEvent]:
+    """Changes up to the cancel request of a job."""
+    found = []
+    async for event in watch:
+        assert event.kind is JobEventKind.CHANGE
+        found.append(event)
+        if event.job is not None and event.job.job_id == last_job_id and event.job.cancel_requested:
+            break
+    return found
 
 
 async def test_a_flood_of_one_user_is_refused_and_others_are_served(redis_url: str, tmp_path: Path) -> None:
