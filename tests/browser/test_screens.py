@@ -202,7 +202,8 @@ def test_a_fresh_tab_has_the_curves_of_the_last_hour_and_goes_on_from_there(watc
 
         # What happened while the page's server was away is asked for.
         cluster.now_s += 10
-        server.restart()
+        with page.expect_response("**/api/load?*"):
+            server.restart()
         region.get_by_role("img", name=f"Last: waiting {120 - early} jobs").wait_for()
         assert server.requests["load"] == 2
 
