@@ -1,7 +1,8 @@
 """A process that computes a little, and talks to nobody: what any neighbour on the machine costs the orchestrator.
 
 Used by `benchmarks.page`, as a process of its own (`--client`), beside the turns with browsers. It goes through some
-megabytes of memory for a part of the time, in pieces of milliseconds, at the priority of the page, until it is ended.
+megabytes of memory for a part of the time, in pieces of milliseconds, at the priority of the page, until it or its parent
+is ended.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def main() -> None:
     os.nice(_NICENESS)
     memory = bytearray(_BYTES)
     tell({"ready": True})
-    while True:
+    parent = os.getppid()
+    while os.getppid() == parent:
         began_s = time.perf_counter()
         while time.perf_counter() - began_s < PIECE_S:
             memory[::_CACHE_LINE_BYTES] = memory[::_CACHE_LINE_BYTES]

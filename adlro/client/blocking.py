@@ -293,8 +293,9 @@ class Client:
             timeout_s: raises DeadlineExceeded after this time.
             patience_s: how long ingest may be away; None: the client's patience.
             view: with BASIC, what the view does not have of a job is as if it were not set.
-            min_interval_s: 0: each change at once. Otherwise changes come so often at most, seconds, at most 60, and of
-                each job only its last change that the filter matches.
+            min_interval_s: 0: each change at once. Otherwise changes come together, so often at most, in seconds (60
+                at most), and of each job only its last change that the filter matches. Who is far behind gets them
+                without a pause.
         """
         follow = FollowJobs(job_filter, after_revision, view, min_interval_s)
         for events in self._follow(follow, timeout_s, patience_s):
@@ -419,7 +420,7 @@ class Client:
     ) -> Iterator[Decision]:
         """Yields new decisions, after `history` past ones. Decisions during an outage of the service are missed.
 
-        Summaries come several at a time, at most four times a second; they cost the orchestrator little.
+        Summaries come several at a time, at most twice a second; they cost the orchestrator little.
 
         Args:
             history: number of past decisions.

@@ -12,6 +12,8 @@ from adlro.kit.channel import open_channel
 from adlro.kit.credentials import Credentials
 
 _RETRY_S = 0.1
+# Checks on one connection.
+_KEPT_CHECKS = 20
 
 
 async def check(address: str, timeout_s: float = 1.0, credentials: Credentials | None = None) -> bool:
@@ -23,6 +25,8 @@ async def check(address: str, timeout_s: float = 1.0, credentials: Credentials |
 class ServingCheck:
     """Asks one service again and again. The connection is kept while the service serves, and made anew otherwise.
 
+    Also now and then: behind an address may be several replicas, of which a connection asks one.
+
     Args:
         address: of the service.
         credentials: without them, those of the environment.
@@ -32,22 +36,28 @@ class ServingCheck:
         self.address = address
         self._credentials = credentials or Credentials.from_environment()
         self._channel: grpc.aio.Channel | None = None
+        self._asked = 0
+        self._closed = False
 
     async def serves(self, timeout_s: float = 1.0) -> bool:
         """Whether it answers in time and reports SERVING."""
+        if self._channel is None:
+            self._asked = 0
         channel, self._channel = self._channel or open_channel(self.address, self._credentials), None
         serves = False
         try:
             serves = await _check(channel, timeout_s)
         finally:
-            if serves:
+            self._asked += 1
+            if serves and self._asked < _KEPT_CHECKS and not self._closed:
                 self._channel = channel
             else:
                 await channel.close(None)
         return serves
 
     async def aclose(self) -> None:
-        """Closes the connection."""
+        """Closes the connection; later ones are not kept."""
+        self._closed = True
         if self._channel is not None:
             await self._channel.close(None)
             self._channel = None

@@ -572,7 +572,7 @@ class WatchJobsRequest(_message.Message):
     min_interval_s: _builtins.float
     """Smallest time between two messages about changes, seconds. 0: a message for each change, at once. Otherwise what
     has changed meanwhile comes in one message, and of each job only its last change that the filter matches: for
-    those who show jobs to people.
+    those who show jobs to people. Who is behind by more than a message holds gets one after the other.
     """
     @_builtins.property
     def filter(self) -> Global___JobFilter: ...

@@ -28,6 +28,8 @@ from adlro.store import PAGE_BYTES, JobStore, JobStreamEntry
 _BLOCK_MS = 1000
 # Read by the one reader, and taken by a watcher, at a time.
 _READ_COUNT = 100
+# Pages in one message about several changes: a watcher that is far behind is told now and then.
+_PAGES_TOGETHER = 5
 # A page of a snapshot is milliseconds of work: two hundred watches that begin at once would keep the event loop from
 # everybody else for a second at a time.
 _SNAPSHOTS_AT_ONCE = 2
@@ -69,7 +71,7 @@ class Batch(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """The changes that match among those up to a revision; `more`: newer ones are read already."""
+    """The changes that match among those up to a revision; `more`: there are newer ones."""
 
     changes: Sequence[Change]
     revision: int
@@ -220,17 +222,28 @@ class JobWatch:
         Who is far behind gets a page after the other without a pause.
         """
         batch: dict[str, Change] = {}
+        page_count, revision = 0, after_revision
         async with aclosing(self._pages(after_revision, job_filter, seen, interval_s)) as pages:
-            async for page in pages:
-                for change in page.changes:
-                    batch.pop(change.job.job_id, None)  # to the end: its order is that of the last change
-                    batch[change.job.job_id] = change
-                full = sum(change.size for change in batch.values()) >= PAGE_BYTES
-                if batch and (full or not page.more):
-                    yield Batch(list(batch.values()), page.revision)
-                    batch = {}
-                    if not full:
-                        await self._pause(interval_s)
+            try:
+                async for page in pages:
+                    for change in page.changes:
+                        batch.pop(change.job.job_id, None)  # to the end: its order is that of the last change
+                        batch[change.job.job_id] = change
+                    page_count, revision = page_count + 1, page.revision
+                    full = page_count >= _PAGES_TOGETHER or sum(map(_size, batch.values())) >= PAGE_BYTES
+                    if page.more and not full:
+                        continue
+                    if batch:
+                        yield Batch(list(batch.values()), revision)
+                        batch = {}
+                    page_count = 0
+                    # Also where nothing was told: others have their turn.
+                    await self._pause(0.0 if page.more else interval_s)
+            except Unavailable:
+                # The error tells to resume after what was read.
+                if batch:
+                    yield Batch(list(batch.values()), revision)
+                raise
 
     async def _pages(
         self, after_revision: int, job_filter: JobFilter, seen: dict[str, int] | None, interval_s: float
@@ -256,6 +269,8 @@ class JobWatch:
                     metadata={"newest_revision": str(newest)},
                 )
             while True:
+                # The reader may have rested: who waited for his message gets what has come until now.
+                newest = await self._store.revision() if interval_s else 0
                 found = await self._next(position, epoch)
                 position = found[-1].revision
                 changes = [
@@ -263,7 +278,7 @@ class JobWatch:
                     for change in found
                     if change.revision > ahead.get(change.job.job_id, 0) and job_filter.matches(change.job)
                 ]
-                yield _Page(changes, position, more=self._position is not None and position < self._position)
+                yield _Page(changes, position, more=position < max(newest, self._position or 0))
         except RedisError as error:
             problem = store_error(error, unsure="")
             if problem is None:
@@ -301,15 +316,20 @@ class JobWatch:
 
     async def _pause(self, interval_s: float) -> None:
         """Between two messages of a watcher; ends with the service."""
+        if not interval_s:
+            await asyncio.sleep(0)
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(interval_s):
                 await self._over.wait()
 
     async def _rest(self) -> None:
-        """As long as every watcher is between two of its messages."""
-        while min(self._intervals_s, default=0.0) > 0.0 and not self._waiting:
-            self._called.clear()
-            await self._called.wait()
+        """While every watcher is between two of its messages; a second at most: Redis may lose what they know."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BLOCK_MS / 1e3):
+                while min(self._intervals_s, default=0.0) > 0.0 and not self._waiting:
+                    self._called.clear()
+                    await self._called.wait()
 
     async def _read_on(self) -> bool:
         """Reads what has come, or waits for it; whether there may be more."""
@@ -376,6 +396,10 @@ class JobWatch:
         self._waiting = 0
         self._advanced.set()
         self._advanced = asyncio.Event()
+
+
+def _size(change: Change) -> int:
+    return change.size
 
 
 async def _named(job_filter: JobFilter) -> Sequence[int] | None:

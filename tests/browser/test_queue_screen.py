@@ -150,19 +150,23 @@ def test_after_another_order_each_row_shows_its_job_in_the_elements_of_the_one_b
 def test_a_row_under_the_keyboard_becomes_no_other_job(server: FakePageServer, watched: Callable[..., Watched]) -> None:
     page = watched(server.url).open("/queue")
     rows(page).evaluate_all(_MARKED)
-    rows(page).nth(3).get_by_role("link").focus()
+    rows(page).nth(2).get_by_role("link").focus()
+    page.keyboard.press("ArrowDown")
+    page.locator('tr[data-index="3"] a:focus').wait_for()
     job = rows(page).nth(3).get_by_role("link").inner_text()
 
     # Nearly all jobs before and after it leave at once.
     server.cluster.jobs = [each for each in server.cluster.jobs if each["id"] == job] + server.cluster.jobs[60:]
+    following = server.cluster.jobs[1]["id"]
     server.push()
+    page.locator('tr[data-index="1"]').get_by_role("link", name=following, exact=True).wait_for()
     page.wait_for_function("job => document.activeElement.textContent === job", arg=job)
     assert page.evaluate("document.activeElement.closest('tr').mark") == 3
 
     server.cluster.jobs = server.cluster.jobs[1:]
     server.push()
     rows(page).filter(has=page.get_by_role("link", name=job, exact=True)).wait_for(state="detached")
-    page.locator('tr a:focus').wait_for()
+    page.locator("tr a:focus").wait_for()
     assert page.evaluate("document.activeElement.closest('tr').mark") != 3
 
 

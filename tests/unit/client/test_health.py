@@ -50,8 +50,16 @@ async def test_a_connection_is_kept_while_the_service_serves_and_made_anew_other
     told = [(await check.serves(), Channel.opened) for _ in range(5)]
     assert told == [(True, 1), (True, 1), (False, 1), (True, 2), (True, 2)]
     await check.aclose()
-    answers += [True]
-    assert (await check.serves(), Channel.opened) == (True, 3)
+    answers += [True, True]
+    assert [(await check.serves(), Channel.opened) for _ in range(2)] == [(True, 3), (True, 4)]
+
+
+async def test_now_and_then_another_replica_is_asked(answers: list[bool | Exception]) -> None:
+    check = health.ServingCheck("127.0.0.1:1", Credentials())
+    answers += [True] * 50
+    for _ in range(50):
+        assert await check.serves()
+    assert Channel.opened == 3
     await check.aclose()
 
 

@@ -198,6 +198,64 @@ async def test_a_batch_has_the_last_change_that_matches_and_what_the_snapshot_he
         assert await batch_of(batches) == ([("job-1", 1), ("job-3", 4)], 4)
 
 
+async def test_what_came_between_two_messages_comes_in_the_next_one_however_much(store, watch):
+    async with aclosing(watch.batches(0, EVERY, 0.3)) as batches:
+        store.add(job(1))
+        assert await batch_of(batches) == ([("job-1", 1)], 1)
+        for _ in range(2):
+            last = len(store.events) + 250
+            following = asyncio.ensure_future(batch_of(batches))
+            await asyncio.sleep(0.1)
+            store.add(*(job(number) for number in range(last - 249, last + 1)))
+            told, revision = await following
+            while revision < last:  # more than a message holds comes at once
+                more, revision = await asyncio.wait_for(batch_of(batches), 0.25)
+                told += more
+            assert [number for _, number in told] == list(range(last - 249, last + 1))
+
+
+@pytest.mark.parametrize("failure", ["redis", "end"])
+async def test_what_was_read_is_told_before_the_error_that_tells_where_to_resume(store, monkeypatch, failure):
+    made = JobWatch(store, store.encode, changes_kept=5)  # type: ignore[arg-type]  # it has what is called
+    reader = asyncio.ensure_future(made.run())
+    store.add(*(job(number) for number in range(1, 1001)))
+    read = store.read_events
+
+    async def fails_after_a_page(after: int, **how: Any) -> Any:
+        if after and "block_ms" not in how:
+            if failure == "end":
+                made.close()
+            else:
+                raise redis_errors.ConnectionError("gone")
+        return await read(after, **how)
+
+    monkeypatch.setattr(store, "read_events", fails_after_a_page)
+    told: list[int] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        with pytest.raises(Unavailable) as caught:
+            async for batch in made.batches(0, EVERY, 60.0):
+                told += [change.revision for change in batch.changes]
+    last = int((caught.value.metadata or {})["revision"])
+    assert told == list(range(1, last + 1))
+    assert last in (100, 200)
+    reader.cancel()
+    await asyncio.wait([reader])
+
+
+async def test_a_loss_is_found_while_every_watcher_is_between_two_messages(store, watch):
+    async with aclosing(watch.batches(0, EVERY, 1.5)) as batches:
+        store.add(job(1), job(2), job(3))
+        assert await batch_of(batches) == ([("job-1", 1), ("job-2", 2), ("job-3", 3)], 3)
+        first = asyncio.ensure_future(batch_of(batches))
+        await asyncio.sleep(0.1)
+        del store.events[1:]
+        await asyncio.sleep(1.3)
+        # By the time of its next message there is as much as before.
+        store.add(job(4), job(5), job(6))
+        with pytest.raises(OutOfRange, match="request a new snapshot"):
+            await first
+
+
 async def test_a_batch_without_a_match_is_not_told(store, watch):
     running = JobFilter(states=frozenset({JobState.RUNNING}))
     async with aclosing(watch.batches(0, running, 0.01)) as batches:

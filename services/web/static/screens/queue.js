@@ -32,7 +32,8 @@ const COLUMNS = [
 function useLate(text, wait_ms) {
   const [late, setLate] = useState(text);
   useEffect(() => {
-    const timer = setTimeout(() => setLate(text), wait_ms);
+    // What is over is over at once.
+    const timer = setTimeout(() => setLate(text), text ? wait_ms : 0);
     return () => clearTimeout(timer);
   }, [text]);
   return late;
@@ -133,7 +134,8 @@ export class RowKeys {
     const path = focused?.getAttribute("href");
     const held = [...this.keys.keys()].find((id) => jobPath(id) === path);
     if (held === undefined && staying.size < ids.length / 2) staying.clear();
-    const free = [...this.keys].filter(([id]) => !staying.has(id) && id !== held).map(([, key]) => key).reverse();
+    // Elements that are lent may have to be moved, and one that is moved loses the focus.
+    const free = held === undefined ? [...this.keys].filter(([id]) => !staying.has(id)).map(([, key]) => key).reverse() : [];
     this.keys = new Map(ids.map((id) => [id, (staying.has(id) ? this.keys.get(id) : free.pop()) ?? (this.count += 1)]));
     return rows.map((job) => this.keys.get(job?.id) ?? 0);
   }
@@ -216,7 +218,7 @@ export default function Queue({ query }) {
   const stop = active >= first && active < first + rows.length ? active : first;
   // The same elements while nothing of them changes: sixty rows are not gone through for a click on a column's head.
   const drawn = useMemo(
-    () => keys.current.of(rows, focused.current).map((key, index) => rows[index] && html`<${Row} key=${key} job=${rows[index]} index=${first + index} active=${first + index === stop} now_s=${now_s} onFocus=${() => setActive(first + index)} />`),
+    () => keys.current.of(rows, document.activeElement).map((key, index) => rows[index] && html`<${Row} key=${key} job=${rows[index]} index=${first + index} active=${first + index === stop} now_s=${now_s} onFocus=${() => setActive(first + index)} />`),
     [data?.rows, first, stop, now_s],
   );
   const told = filter ? `${plural(total, "job")} ${total === 1 ? "fits" : "fit"} the filter` : "";
@@ -227,7 +229,7 @@ export default function Queue({ query }) {
       ${!data
         ? html`<${Skeleton} what="The queue" rows=${8} />`
         : html`<div class=${`queue-box ${awaited ? "moving" : ""}`} ref=${box} tabindex=${total ? -1 : 0} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)} onKeyDown=${onKey}
-            onFocusIn=${(/** @type {any} */ event) => (focused.current = event.target)} onFocusOut=${(/** @type {any} */ event) => queueMicrotask(() => event.target.isConnected && (focused.current = null))}>
+            onFocusIn=${(/** @type {any} */ event) => (focused.current = event.target)} onFocusOut=${(/** @type {any} */ event) => queueMicrotask(() => event.target.isConnected && focused.current === event.target && (focused.current = null))}>
             <table aria-rowcount=${total + 1} aria-label="Jobs">
               <thead><tr aria-rowindex=${1}>
                 ${COLUMNS.map((column) => {
