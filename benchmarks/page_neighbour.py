@@ -1,8 +1,8 @@
 """A process that computes a little, and talks to nobody: what any neighbour on the machine costs the orchestrator.
 
 Used by `benchmarks.page`, as a process of its own (`--client`), beside the turns with browsers. It goes through some
-megabytes of memory for a part of the time, in pieces of milliseconds, at the priority of the page, until it or its parent
-is ended.
+megabytes of memory for a part of the time, in pieces of milliseconds, at the priority of the page, until it or its
+parent is ended.
 """
 
 from __future__ import annotations

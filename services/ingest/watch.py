@@ -64,7 +64,7 @@ class Change:
 
 
 class Batch(NamedTuple):
-    """The last change of each job that has changed, in the order of their revisions, and the revision to resume with."""
+    """The last change of each job that has changed, in the order of revisions, and the revision to resume with."""
 
     changes: Sequence[Change]
     revision: int

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from services.web.assets import Assets
+from adlro.services.web.assets import Assets
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "services" / "web" / "static"
