@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed
 
 from benchmarks.measuring import tell
 
-# What each screen subscribes to, in the page's own spelling of a window of 640 pixels.
+# What each screen subscribes to, in the page's own spelling; the queue's window is high: on a laptop it has 40 rows.
 SCREENS = {
     "cluster": ("head", "gpus"),
     "queue": ("head", "queue?count=60&from=0"),

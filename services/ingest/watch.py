@@ -230,7 +230,8 @@ class JobWatch:
                         batch.pop(change.job.job_id, None)  # to the end: its order is that of the last change
                         batch[change.job.job_id] = change
                     page_count, revision = page_count + 1, page.revision
-                    full = page_count >= _PAGES_TOGETHER or sum(map(_size, batch.values())) >= PAGE_BYTES
+                    size = sum(change.size for change in batch.values())
+                    full = page_count >= _PAGES_TOGETHER or size >= PAGE_BYTES
                     if page.more and not full:
                         continue
                     if batch:
@@ -396,10 +397,6 @@ class JobWatch:
         self._waiting = 0
         self._advanced.set()
         self._advanced = asyncio.Event()
-
-
-def _size(change: Change) -> int:
-    return change.size
 
 
 async def _named(job_filter: JobFilter) -> Sequence[int] | None:

@@ -366,20 +366,14 @@ class Feeds:
 
     async def _health(self) -> None:
         """A service that hangs, or behind a line that is cut, ends no stream: it is asked whether it serves."""
-        addresses = {
-            "ingest": self._endpoints.ingest,
-            "orchestrator": self._endpoints.orchestrator,
-            "decompose": self._endpoints.decompose,
-            "cluster": self._endpoints.cluster,
-        }
-        checks = {name: ServingCheck(address, self._credentials) for name, address in addresses.items()}
+        checks = {name: ServingCheck(getattr(self._endpoints, name), self._credentials) for name in SOURCES}
         try:
             while True:
                 live = all(each.state == "live" for each in self.sources.values())
                 async with _ticking(_HEALTH_EVERY_S if live else _HEALTH_SOON_S):
                     answers = await asyncio.gather(*map(_serves, checks.values()))
-                    for name, serves in zip(addresses, answers, strict=True):
-                        self._take_health(name, addresses[name], serves=serves)
+                    for (name, check), serves in zip(checks.items(), answers, strict=True):
+                        self._take_health(name, check.address, serves=serves)
         finally:
             await asyncio.gather(*(each.aclose() for each in checks.values()))
 
