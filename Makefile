@@ -51,7 +51,7 @@ setup: $(DEV) ## only the set-up: .venv with the packages of tests and checks
 	@echo "$(BIN) is up to date"
 
 .PHONY: test
-test: $(DEV) ## the whole test suite, slow tests included (half an hour or more on two cores)
+test: $(DEV) ## the whole test suite, slow tests included (about an hour on two cores)
 	$(PYTEST) -m "not compose and not browser" $(ARGS)
 
 .PHONY: soak
@@ -70,9 +70,9 @@ test-compose: $(DEV) ## the containers: builds the images and tests the suite in
 	$(BIN)/python -m pytest -m compose -x tests/e2e $(ARGS)
 
 .PHONY: test-browser
-test-browser: $(DEV) node_modules/.stamp ## the page in a real browser (needs Chromium or Chrome, and Node.js)
+test-browser: $(DEV) node_modules/.stamp ## the page in a real browser, and examples for Node.js (needs Chromium or Chrome, and Node.js)
 	browser="$$(sh tools/page_tools.sh find)" && ADLRO_TEST_CHROMIUM="$$browser" \
-		$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+		$(BIN)/python -m pytest -m browser tests/browser tests/e2e/test_grpc_page.py $(ARGS)
 
 node_modules/.stamp: package.json package-lock.json
 	@sh tools/page_tools.sh find >/dev/null
@@ -88,7 +88,7 @@ test-interpreters: $(DEV) ## the fast unit tests on every supported Python of th
 	@$(BIN)/python tools/interpreters.py --workers $(WORKERS) $(ARGS)
 
 .PHONY: check
-check: lint ## the checks before a commit: lint and fast unit tests (a minute and a half on two cores)
+check: lint ## the checks before a commit: lint and fast unit tests (five minutes on two cores)
 	$(PYTEST) -m "not slow" tests/unit
 
 .PHONY: lint
@@ -117,6 +117,7 @@ imports: $(DEV)
 generated: $(DEV)
 	@$(WITH_VENV) $(BIN)/python tools/generate_protos.py --check
 	@$(BIN)/python tools/generate_blocking_client.py --check
+	@$(BIN)/python tools/generate_settings_page.py --check
 
 .PHONY: contracts
 contracts: $(DEV)
@@ -131,6 +132,15 @@ protos: $(DEV) ## generates adlro/v1 from protos/
 client: $(DEV) ## generates the blocking client from the asyncio client
 	$(BIN)/python tools/generate_blocking_client.py
 
+.PHONY: settings
+settings: $(DEV) ## generates docs/settings.md from the classes of settings
+	$(BIN)/python tools/generate_settings_page.py
+
+.PHONY: site
+site: $(DEV) ## the pages as a web site in build/site; dead links and anchors, and pages that no list names, fail it
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site -d build/site-cache . build/site
+	@echo "build/site/index.html"
+
 .PHONY: protos-image
 protos-image: $(DEV) ## makes the present contracts the reference of `make check` (for a release)
 	$(WITH_VENV) buf build -o protos/image.binpb
@@ -138,6 +148,10 @@ protos-image: $(DEV) ## makes the present contracts the reference of `make check
 .PHONY: policy
 policy: $(DEV) ## trains the learned policy again, as out/policy/best.onnx (hours; resumes after an interruption)
 	$(BIN)/adlro train out/policy --recipe policy_iteration $(ARGS)
+
+.PHONY: policy-gangs
+policy-gangs: $(DEV) ## trains its network for jobs of several GPUs again, as out/gangs/gangs.onnx (an hour; resumes)
+	$(BIN)/python -m adlro.lab.learn.gang_training out/gangs $(ARGS)
 
 .PHONY: clean
 clean: ## removes .venv and caches

@@ -43,9 +43,14 @@ class AdlroError(Exception):
         reason: constant for programs, such as `GPU_BUSY` (google.rpc.ErrorInfo.reason).
         metadata: facts for programs (google.rpc.ErrorInfo.metadata).
         retry_after_s: seconds until a retry can succeed (google.rpc.RetryInfo).
+
+    Attributes:
+        rpc: of an error of a call: gRPC's own error, for those who look for its status; otherwise None. Tracebacks do
+            not show it, and copies in other processes do not have it.
     """
 
     default_reason = "UNKNOWN"
+    rpc: BaseException | None = None
 
     def __init__(
         self,
@@ -64,6 +69,13 @@ class AdlroError(Exception):
         self.reason = reason or self.default_reason
         self.metadata = dict(metadata or {})
         self.retry_after_s = retry_after_s
+
+    def __getstate__(self) -> dict[str, object]:
+        # An open call is nothing that can be pickled.
+        return {name: value for name, value in self.__dict__.items() if name != "rpc"}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, self.__getstate__())
 
 
 class InvalidInput(AdlroError):

@@ -37,10 +37,19 @@ class Demand(Protocol):
         """Memory of the GPU."""
 
 
+class Claim(Demand, Protocol):
+    """What a job asks for with its placement."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether no other job may be on its nodes."""
+
+
 class Resource(enum.Enum):
     """What can be too little, in the order in which it is looked at."""
 
     GPU_SHARE = "of the GPU"
+    WHOLE_NODE = "parts of GPUs of other jobs on the node"
     GPU_MEMORY = "MiB of GPU memory"
     CPU_CORES = "CPU cores"
     MEMORY = "MiB of memory"
@@ -103,7 +112,7 @@ class Placement:
         """Its GPUs, for people."""
         return ", ".join(each.gpu_id if each.share == 1.0 else f"{each.share:g} of {each.gpu_id}" for each in self.gpus)
 
-    def fits(self, free: Free, demand: Demand) -> Shortage | None:
+    def fits(self, free: Free, demand: Claim) -> Shortage | None:
         """What is exhausted where a job can't have this placement; None: it can.
 
         Raises:
@@ -116,6 +125,8 @@ class Placement:
             before = taken[gpu.node_id]
             if not gpu.has(each.share):
                 return Shortage(Resource.GPU_SHARE, each.gpu_id, each.share, gpu.share)
+            if node.alone or (demand.exclusive and node.parts):
+                return Shortage(Resource.WHOLE_NODE, gpu.node_id, 0, node.parts)
             missing = shortage(
                 demand,
                 gpu.memory_mib,
@@ -128,7 +139,7 @@ class Placement:
             taken[gpu.node_id] += 1
         return None
 
-    def take(self, free: Free, demand: Demand, *, overdrawn: bool = False) -> None:
+    def take(self, free: Free, demand: Claim, *, overdrawn: bool = False) -> None:
         """Gives the job its shares, GPU memory, cores and memory.
 
         Args:
@@ -147,7 +158,7 @@ class Placement:
             )
         self._change(free, demand, -1)
 
-    def give_back(self, free: Free, demand: Demand) -> None:
+    def give_back(self, free: Free, demand: Claim) -> None:
         """Takes from the job what `take` gave it.
 
         Raises:
@@ -155,13 +166,15 @@ class Placement:
         """
         self._change(free, demand, 1)
 
-    def _change(self, free: Free, demand: Demand, sign: int) -> None:
+    def _change(self, free: Free, demand: Claim, sign: int) -> None:
         for each in self.gpus:
             gpu = free.gpus[each.gpu_id]
             gpu.share += sign * each.share
             gpu.memory_mib += sign * demand.gpu_memory_mib
             free.nodes[gpu.node_id].cpu_cores += sign * demand.cpu_cores
             free.nodes[gpu.node_id].memory_mib += sign * demand.memory_mib
+            free.nodes[gpu.node_id].parts -= sign
+            free.nodes[gpu.node_id].alone -= sign * demand.exclusive
 
 
 NOWHERE = Placement()
@@ -183,10 +196,17 @@ class FreeGpu:
 
 @dataclass(slots=True)
 class FreeNode:
-    """What is free of a node."""
+    """What is free of a node.
+
+    Attributes:
+        parts: parts of its GPUs that jobs have, whole ones included.
+        alone: those of them that an exclusive job has: no other job may be there.
+    """
 
     cpu_cores: int
     memory_mib: int
+    parts: int = 0
+    alone: int = 0
 
 
 @dataclass(slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import math
+import numbers
 import re
 from fractions import Fraction
+from typing import TypeGuard
 
 from adlro.errors import InvalidInput
 
@@ -116,3 +119,62 @@ def size_bytes(text: str, *, plain_unit: str = "") -> int:
 def size_mib(text: str, *, plain_unit: str = "") -> int:
     """A size in MiB, rounded up; arguments and errors as those of `size_bytes`."""
     return -(-size_bytes(text, plain_unit=plain_unit) // (1 << 20))
+
+
+def given_duration_s(value: object, field: str) -> float:
+    """A duration in seconds of what a caller gave: a number of seconds, a text (`duration_s`), or a timedelta.
+
+    Args:
+        value: such as `90`, `"1h30m"`, `timedelta(hours=1)`.
+        field: its name, for messages.
+
+    Raises:
+        InvalidInput: it is none; names the field.
+    """
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        try:
+            return duration_s(value)
+        except InvalidInput as error:
+            raise InvalidInput(f"{field}: {error.message}", field=field) from None
+    if _is_number(value) and math.isfinite(value):
+        return float(value)
+    raise InvalidInput(
+        f"{field}: {_shown(value)} is no duration: write {DURATIONS}, a number of seconds or a timedelta", field=field
+    )
+
+
+def given_size_mib(value: object, field: str) -> int:
+    """A size in MiB, rounded up, of what a caller gave: a text with its unit (`size_mib`); 0 needs none.
+
+    Args:
+        value: such as `"16GiB"`.
+        field: its name, for messages.
+
+    Raises:
+        InvalidInput: it is none, or has no unit; names the field.
+    """
+    if _is_number(value):
+        if value == 0:
+            return 0
+        raise InvalidInput(
+            f"{field}: {_shown(value)} has no unit: write {field}='{value}GiB', or {field}_mib={value}", field=field
+        )
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field}: {_shown(value)} is no size: write {SIZES}", field=field)
+    try:
+        return size_mib(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"{field}: {error.message}", field=field) from None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, numbers.Real)  # numpy's numbers, too
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

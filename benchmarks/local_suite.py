@@ -59,7 +59,7 @@ def local_suite(folder: Path, fake_gpus: str, settings: Mapping[str, str] | None
 
 
 def _status(data: Path, process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
-    """The suite's status file, once it is there.
+    """The suite's status file, once the suite is ready.
 
     Raises:
         SystemExit: the suite did not start.
@@ -69,7 +69,8 @@ def _status(data: Path, process: subprocess.Popen[bytes], log: Path) -> dict[str
         try:
             status: dict[str, Any] = json.loads((data / "up.json").read_text())
         except (OSError, ValueError):
-            time.sleep(0.1)
-        else:
+            status = {}
+        if status.get("ready"):
             return status
+        time.sleep(0.1)
     raise SystemExit(f"the suite did not start:\n{log.read_text(errors='replace')}")

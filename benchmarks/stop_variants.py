@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from adlro.decide.gang_rule import GangRule, Surroundings, cost_of, fill_model_s, is_too_long, surroundings_of
-from adlro.decide.gang_scores import score_cluster
+from adlro.decide.gang_scores import never_short, score_cluster
 from adlro.decide.looked import Looked, as_type, looked_at
 from adlro.decide.policies.base import BusyStart, Judgement, Policy
-from adlro.decide.policies.hold_gang import HoldGangSettings, never_short
+from adlro.decide.policies.hold_gang import HoldGangSettings
 from adlro.decide.policies.las_preemptive import LasPreemptive
 from adlro.decide.policies.srtf import START, gangs_of, gpus_of_run, width_weights
 from adlro.decide.reservation import outlook_of

@@ -5,28 +5,26 @@ Needs a running suite: start one with `adlro up`, then `python examples/submit_a
 
 from __future__ import annotations
 
-import getpass
-
-from adlro.client import ExpectedRuntime, JobSpec, JobType, connect
+import adlro
 
 
 def main() -> None:
     """Submits, waits, explains."""
-    spec = JobSpec(
+    spec = adlro.JobSpec(
         name="hello",
-        user=getpass.getuser(),
-        job_type=JobType.MACHINE_LEARNING,
+        job_type="ml",
         application="resnet50_fp16",
-        cpu_cores=4,
-        memory_mib=16384,
-        gpu_memory_mib=8000,
-        expected_runtime=ExpectedRuntime("v100_sxm2", 5.0),
+        cores=4,
+        memory="16GiB",
+        gpu_memory="8GB",
+        runtime="5s",  # what you expect on a v100_sxm2; `on` names another model
     )
-    with connect() as client:
+    with adlro.connect() as client:
         job = client.submit(spec)
         print(f"{job.job_id} is on record")
         (job,) = client.wait([job.job_id], timeout_s=600)
-        print(f"{job.job_id} {job.state.name.lower()} on {job.gpu_id}, {job.jct_s:.1f} s after its submission")
+        print(job)
+        print(f"{job.jct_s:.1f} s from its submission to its end")
         print(client.explain(job.job_id).summary)
 
 

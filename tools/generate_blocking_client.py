@@ -31,10 +31,15 @@ CODE = {
     "await": "",
     "import asyncio\n": "",
     "asyncio.sleep": "time.sleep",
+    "asyncio.to_thread(ship, function, args, kwargs or {}, folder=folder, keep=keep)": (
+        "ship(function, args, kwargs or {}, folder=folder, keep=keep)"
+    ),
     "grpc.aio.Channel": "grpc.Channel",
     "AsyncChannels(shown, grace_s=timeout_s)": "Channels(shown)",
     "AsyncChannels": "Channels",
     "AsyncClient": "Client",
+    "AsyncFuture": "Future",
+    "AsyncFutures": "Futures",
     "AsyncIterator": "Iterator",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

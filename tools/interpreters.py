@@ -2,8 +2,10 @@
 
 Promised are the classifiers of pyproject.toml. Each version has a virtual environment of its own, without torch:
 .venv-3.12, and so on. The version of .venv is left out: the other targets run on it. An interpreter is looked for on
-PATH and among pyenv's versions; with --install, for CI, as root also in Debian's packages. Which ran, and which could
-not be had, is said at the end. Exit code 1: the tests failed on one, or its packages could not be installed.
+PATH and among pyenv's versions; with --install, for CI, as root also in Debian's packages. With --brief, for CI,
+only the newest Python runs all of the tests (ten minutes on two cores, a third of them compiling); those between it
+and the one of .venv run the rooms in ROOMS_IN_BRIEF. Which ran, and which could not be had, is said at the end. Exit
+code 1: the tests failed on one, or its packages could not be installed.
 
 Run by `make test-interpreters`. Writes .venv-*/, and installs Debian packages where that is asked for.
 """
@@ -17,11 +19,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
+ROOMS_IN_BRIEF = ("attempt", "cli", "client", "kit", "numeric", "records", "store", "wire")
+"""Rooms of tests/unit that use what differs between Pythons most: asyncio, processes, argparse, dataclasses, floats."""
 _INSTALL_TIMEOUT_S = 240.0
 _LOOK_TIMEOUT_S = 30
 
@@ -81,8 +85,8 @@ def install(version: str) -> bool:
         return False
 
 
-def passes(version: str, interpreter: Path, workers: int) -> bool:
-    """Sets up a version's environment and runs the tests there."""
+def passes(version: str, interpreter: Path, workers: int, rooms: Sequence[str] = ()) -> bool:
+    """Sets up a version's environment and runs the tests there: of these rooms, or of all if left out."""
     folder = f".venv-{version}"
     ready = subprocess.run(
         ["sh", "tools/setup.sh", "test", folder], cwd=ROOT, env={**os.environ, "PYTHON": str(interpreter)}, check=False
@@ -90,9 +94,8 @@ def passes(version: str, interpreter: Path, workers: int) -> bool:
     if ready.returncode:
         return False
     command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile"]
-    return (
-        subprocess.run([*command, "-m", "not slow or each_python", "tests/unit"], cwd=ROOT, check=False).returncode == 0
-    )
+    folders = [f"tests/unit/{room}" for room in rooms] or ["tests/unit"]
+    return subprocess.run([*command, "-m", "not slow or each_python", *folders], cwd=ROOT, check=False).returncode == 0
 
 
 def main() -> int:
@@ -100,9 +103,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--workers", type=int, default=2, help="processes that pytest uses")
     parser.add_argument("--install", action="store_true", help="get what is missing from Debian's packages, as root")
+    parser.add_argument("--brief", action="store_true", help="all of the tests only on the newest Python")
     arguments = parser.parse_args()
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    results = {}
+    results, found = {}, {}
     for version in promised():
         if version == own:
             results[version] = "left to the other targets: .venv is made with it"
@@ -113,11 +117,17 @@ def main() -> int:
         if interpreter is None:
             results[version] = "could not be had: neither on PATH nor among pyenv's versions"
             continue
-        print(f"--- Python {version}: {interpreter}", flush=True)
-        results[version] = "passed" if passes(version, interpreter, arguments.workers) else "FAILED"
+        results[version] = ""
+        found[version] = interpreter
+    for version, interpreter in found.items():
+        rooms = ROOMS_IN_BRIEF if arguments.brief and version != list(found)[-1] else ()
+        of_rooms = f" (only {', '.join(rooms)})" if rooms else ""
+        print(f"--- Python {version}{of_rooms}: {interpreter}", flush=True)
+        passed = passes(version, interpreter, arguments.workers, rooms)
+        results[version] = ("passed" if passed else "FAILED") + of_rooms
     for version, result in results.items():
         print(f"Python {version}: {result}")
-    return int("FAILED" in results.values())
+    return int(any(result.startswith("FAILED") for result in results.values()))
 
 
 if __name__ == "__main__":

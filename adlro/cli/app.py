@@ -8,23 +8,34 @@ from typing import Annotated
 import typer
 
 from adlro import __version__
-from adlro.cli import cluster, describe, gpus, jobs
+from adlro.cli import cluster, describe, gpus, job_requests, jobs
 from adlro.cli.certs import certs
 from adlro.cli.compare import compare
 from adlro.cli.decisions import decisions
 from adlro.cli.demo import demo
+from adlro.cli.describe_node import describe_node
 from adlro.cli.doctor import doctor
 from adlro.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from adlro.cli.evaluate import evaluate
+from adlro.cli.fair_share import fair_share
 from adlro.cli.job_command import JobCommand
+from adlro.cli.listing.options import ReadingCommand
 from adlro.cli.logs import logs
+from adlro.cli.nodes import nodes
+from adlro.cli.policy import policy
+from adlro.cli.queue import history, queue
+from adlro.cli.quota import quota
 from adlro.cli.replay import replay
 from adlro.cli.run import run
 from adlro.cli.shell import ReportingGroup
+from adlro.cli.status import status
+from adlro.cli.submit import submit
 from adlro.cli.token import token
 from adlro.cli.top.command import top
 from adlro.cli.train import train
 from adlro.cli.up import up
+from adlro.cli.usage import usage
+from adlro.cli.webhooks import webhooks
 from adlro.cli.whoami import whoami
 from adlro.cli.why import why
 from adlro.cli.workload import workload
@@ -82,30 +93,40 @@ SUITE, JOBS, CLUSTER = "The suite", "Jobs", "Cluster and policies"
 app.command(rich_help_panel=SUITE)(up)
 app.command(rich_help_panel=SUITE)(demo)
 app.command(rich_help_panel=SUITE)(doctor)
-app.command(rich_help_panel=SUITE)(cluster.status)
+app.command(cls=ReadingCommand, rich_help_panel=SUITE)(status)
+app.command(rich_help_panel=SUITE)(webhooks)
 app.command(rich_help_panel=SUITE)(certs)
 app.command(rich_help_panel=SUITE)(token)
 app.command(rich_help_panel=SUITE)(whoami)
 
 app.command(cls=JobCommand, rich_help_panel=JOBS)(run)
-app.command(cls=JobCommand, rich_help_panel=JOBS)(jobs.submit)
-app.command(rich_help_panel=JOBS)(jobs.queue)
+app.command(cls=JobCommand, rich_help_panel=JOBS)(submit)
+app.command(cls=ReadingCommand, rich_help_panel=JOBS)(queue)
+app.command(cls=ReadingCommand, rich_help_panel=JOBS)(history)
+describe.describe.command("node")(describe_node)
 app.add_typer(describe.describe, name="describe", rich_help_panel=JOBS)
 app.command(rich_help_panel=JOBS)(why)
 app.command(rich_help_panel=JOBS)(logs)
 app.command(rich_help_panel=JOBS)(jobs.watch)
-app.command(rich_help_panel=JOBS)(jobs.cancel)
+app.command(rich_help_panel=JOBS)(job_requests.cancel)
+app.command(rich_help_panel=JOBS)(job_requests.hold)
+app.command(rich_help_panel=JOBS)(job_requests.release)
+app.command(rich_help_panel=JOBS)(job_requests.update)
 app.command(rich_help_panel=JOBS)(jobs.requeue)
 app.command(rich_help_panel=JOBS)(replay)
 app.command(rich_help_panel=JOBS)(workload)
 
 app.command(rich_help_panel=CLUSTER)(top)
-app.command(rich_help_panel=CLUSTER)(gpus.gpus)
-app.command(rich_help_panel=CLUSTER)(cluster.policy)
-app.command(rich_help_panel=CLUSTER)(decisions)
+app.command(cls=ReadingCommand, rich_help_panel=CLUSTER)(nodes)
+app.command(cls=ReadingCommand, rich_help_panel=CLUSTER)(gpus.gpus)
+app.command(cls=ReadingCommand, rich_help_panel=CLUSTER)(usage)
+app.command(cls=ReadingCommand, rich_help_panel=CLUSTER)(policy)
+app.command(cls=ReadingCommand, rich_help_panel=CLUSTER)(decisions)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(compare)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(evaluate)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(train)
+app.command(rich_help_panel=CLUSTER)(quota)
+app.command(rich_help_panel=CLUSTER)(fair_share)
 app.command(rich_help_panel=CLUSTER)(cluster.drain)
 app.command(rich_help_panel=CLUSTER)(cluster.undrain)
 app.command(rich_help_panel=CLUSTER)(cluster.clock)

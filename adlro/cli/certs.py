@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "web")
+SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "web", "notify")
 CLIENT = "client"
 CA_DAYS = 365
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +98,7 @@ def local_cluster(
     fake_gpus: str | None,
     users_map: Path | None,
     refused: Mapping[str, object],
+    words: Sequence[str] = (),
 ) -> LocalCluster | None:
     """The cluster of `--cluster local`; None: another one is chosen.
 
@@ -106,6 +107,7 @@ def local_cluster(
         fake_gpus: value of --fake-gpus.
         users_map: value of --users-map.
         refused: by name, the values of options for simulated clusters.
+        words: all options of the command line, for a command that is proposed.
 
     Raises:
         InvalidInput: options that do not belong together; a users' map that is not there, or wrong; none for root.
@@ -133,7 +135,7 @@ def local_cluster(
         option, path = USERS_MAP_ENV, Path(os.environ[USERS_MAP_ENV])
     if path is None:
         if os.geteuid() == 0:
-            raise InvalidInput(_no_users_map(fake_gpus), field=option, reason="NO_USERS_MAP")
+            raise InvalidInput(_no_users_map(words), field=option, reason="NO_USERS_MAP")
         return LocalCluster(settings)
     if not path.is_file():
         raise InvalidInput(f"{option}: there is no file {path}", field=option)
@@ -143,12 +145,11 @@ def local_cluster(
     return LocalCluster(settings, not UnixUsers(str(path), key=option).root_alone)
 
 
-def _no_users_map(fake_gpus: str | None) -> str:
-    more = f" --fake-gpus {shlex.quote(fake_gpus)}" if fake_gpus is not None else ""
+def _no_users_map(words: Sequence[str]) -> str:
     return (
         "you are root, so --users-map must name a file that says as which Unix user each user's programs run. On a "
         "machine or container of your own, programs may run as root: echo '* root' > users.map && "
-        f"adlro up --cluster {LOCAL}{more} --users-map users.map. Elsewhere, give it lines such as 'ada ada', or '* *' "
+        f"adlro up {shlex.join(words)} --users-map users.map. Elsewhere, give it lines such as 'ada ada', or '* *' "
         "(the Unix user of the same name); or run adlro up as another user"
     )
 

@@ -1,27 +1,32 @@
-"""`adlro describe job ID`: all data of one job, with the reason of its state; `describe decision ID`: its reasons."""
+"""`adlro describe job JOB`: all data of one job, with the reason of its state; `describe decision ID`: its reasons."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shlex
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from adlro.cli import render
+from adlro.cli.attempts import attempt_table
 from adlro.cli.documents import document, wait_s
+from adlro.cli.facts import print_facts
+from adlro.cli.job_filters import job_argument
+from adlro.cli.job_listing import after_text, held_by
+from adlro.cli.listing.options import IsoOption
 from adlro.cli.places import At, at_of, by_node, needs_text, placement_text, ranges, reservation_text
+from adlro.cli.reading import certain_wall, described
 from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, plain_table, stdout
 from adlro.cli.stops import attempts_text, costs_text, stops_text
+from adlro.cli.times import WallClock, iso_text, time_text, wall_clock
+from adlro.cli.units_text import durations
 from adlro.cli.why import expected_text
 from adlro.errors import AdlroError
-from adlro.records.jobs import Job, JobAttempt, JobReservation, JobState, JobType
-from adlro.records.payloads import ExitStatus, Payload
+from adlro.records.jobs import Job, JobAttempt, JobReservation, JobSpec, JobState, JobType
+from adlro.records.payloads import Payload
 from adlro.records.predictions import PredictionBasis
 from adlro.records.waiting import WaitingExplanation
 from adlro.terminal import escape
@@ -31,16 +36,35 @@ if TYPE_CHECKING:
 
 _EVIDENCE = 3
 _LONGEST_COMMAND = 300  # characters
-_LABEL_WIDTH = len("application") + 1
-_NARROWEST = 20  # columns of a value
 _NOVEL = 0.95  # novelty from which decompose flags a job
 
-describe = typer.Typer(help="Show one job, or one decision.", no_args_is_help=True)
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How times are told.
+
+    Attributes:
+        wall: wall times of cluster times; None: not known.
+        iso: wall times as ISO 8601.
+    """
+
+    wall: WallClock | None
+    iso: bool = False
+
+    def at(self, time_s: float | None) -> str:
+        """`at 12m 5s of cluster time`, with the wall time where it is known."""
+        unix_s = None if self.wall is None else self.wall.unix_s(time_s)
+        text = time_text(time_s, self.wall, iso=self.iso)
+        return f"at {text}" if iso_text(unix_s) is None else text
+
+
+describe = typer.Typer(help="Show one job, one decision, or one node.", no_args_is_help=True)
 
 
 @describe.command("job")
 def describe_job(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Such as job-17.")],
+    job_id: Annotated[str, job_argument()],
+    iso: IsoOption = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -51,7 +75,12 @@ def describe_job(
         predictions = _predictions(client, job, notes)
         decision = _decision(client, job, notes)
         waiting = _waiting(client, job, notes)
-        at = _times(client, job)
+        cluster = described(client)
+    # As seconds of the cluster's clock for a job that waits for no reservation.
+    held = job.reservation is not None or job.reserved_until_s is not None
+    at = at_of(cluster.clock if held and cluster is not None else None)
+    wall = wall_clock(cluster)
+    told = Told(wall if wall is not None and wall.tells(job) else None, iso)
     if output is Output.JSON:
         emit_json(
             {
@@ -64,13 +93,13 @@ def describe_job(
         )
         return
     console = stdout()
-    _print_job(console, job, at)
+    _print_job(console, job, at, told)
     if predictions:
         _print_predictions(console, job, predictions)
     if waiting is not None:
         console.print(f"\n[bold]Expected start[/]  {escape(expected_text(waiting, at))}")
     if decision is not None:
-        _print_decision(console, decision, at)
+        _print_decision(console, decision, at, told)
     for note in notes:
         console.print(f"[dim]{escape(note)}[/]")
 
@@ -80,16 +109,18 @@ def describe_decision(
     target: Annotated[
         str, typer.Argument(metavar="ID", help="A decision such as d-3-17, or a job: its latest decision.")
     ],
+    iso: IsoOption = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show a decision: every GPU with its score or the reason of its exclusion, the runner-up, and the basis."""
     with connect(server) as client:
         decision = client.explain(decision_id=target) if target.startswith("d-") else client.explain(target)
+        wall = None if output is Output.JSON else certain_wall(client, described(client))
     if output is Output.JSON:
         emit_json({"decision": document(decision)})
         return
-    _print_decision(stdout(), decision, at_of(None))
+    _print_decision(stdout(), decision, at_of(None), Told(wall, iso))
 
 
 def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePrediction, ...]:
@@ -100,15 +131,6 @@ def _predictions(client: Client, job: Job, notes: list[str]) -> tuple[RuntimePre
     except AdlroError as error:
         notes.append(f"no prediction: {error.message}")
         return ()
-
-
-def _times(client: Client, job: Job) -> At:
-    """Times of the cluster's clock as text; as seconds for a job that waits for no reservation."""
-    if job.reservation is None and job.reserved_until_s is None:
-        return at_of(None)
-    with contextlib.suppress(AdlroError):
-        return at_of(client.clock())
-    return at_of(None)
 
 
 def _decision(client: Client, job: Job, notes: list[str]) -> Decision | None:
@@ -130,7 +152,7 @@ def _waiting(client: Client, job: Job, notes: list[str]) -> WaitingExplanation |
         return None
 
 
-def _print_job(console: Console, job: Job, at: At) -> None:
+def _print_job(console: Console, job: Job, at: At, told: Told) -> None:
     spec = job.spec
     console.print(f"[bold]{escape(job.job_id)}[/]  {escape(spec.name)}  {render.state(job)}")
     reason = render.why(job, at)
@@ -144,6 +166,9 @@ def _print_job(console: Console, job: Job, at: At) -> None:
         ("asks for", f"{escape(needs_text(spec))}, priority {spec.priority:g}"),
         ("preemptible", "" if spec.preemptible is None else costs_text(spec.preemptible)),
         ("shareable", "one other job that is shareable too may run on its GPU" if spec.shareable else ""),
+        ("exclusive", "no other job runs on its nodes meanwhile" if spec.exclusive else ""),
+        ("only on", escape(", ".join(spec.node_ids))),
+        ("not on", escape(", ".join(spec.excluded_node_ids))),
         ("reserved", "" if held is None else escape(_held(held, at))),
         ("stopped", escape(stops_text(job))),
         ("in place of", escape(attempts_text(job.attempts[-1].preempts)) if job.attempts else ""),
@@ -151,15 +176,18 @@ def _print_job(console: Console, job: Job, at: At) -> None:
         ("expects", f"{render.seconds(expected.runtime_s)} on {escape(expected.gpu_model)}" if expected else ""),
         ("time limit", render.seconds(spec.time_limit_s) if spec.time_limit_s is not None else ""),
         ("begin time", render.seconds(spec.begin_time_s) if spec.begin_time_s is not None else ""),
+        ("after", after_text(spec).replace(",", ", ")),
+        ("array", _array_text(spec)),
+        ("held by", escape(held_by(job) or "")),
         ("labels", ", ".join(f"{escape(key)}={escape(value)}" for key, value in spec.labels.items())),
-        ("submitted", f"at {render.seconds(job.submit_s)} of cluster time" if job.submit_s is not None else ""),
+        ("submitted", _submitted(job, told)),
         (
             "started",
-            f"at {render.seconds(job.start_s)}, after {render.seconds(wait_s(job))}" if job.start_s is not None else "",
+            f"{told.at(job.start_s)}, after {render.seconds(wait_s(job))}" if job.start_s is not None else "",
         ),
         (
             "ended",
-            f"at {render.seconds(job.end_s)}"
+            f"{told.at(job.end_s)}"
             + (f", ran {render.seconds(job.runtime_s)}" if job.start_s is not None else "")
             + (f", JCT {render.seconds(job.jct_s)}" if job.jct_s is not None else "")
             if job.end_s is not None
@@ -167,10 +195,23 @@ def _print_job(console: Console, job: Job, at: At) -> None:
         ),
         *_gpu_rows(job),
     ]
-    _print_facts(console, rows)
+    print_facts(console, rows)
     if job.attempts:
         console.print()
-        console.print(_attempt_table(job.attempts))
+        console.print(attempt_table(job.attempts))
+
+
+def _array_text(spec: JobSpec) -> str:
+    array = spec.array
+    if array is None:
+        return ""
+    most = f", at most {array.max_running_count} at once" if array.max_running_count else ""
+    return f"{array.array_id}: index {array.index}, of {array.count} jobs{most}"
+
+
+def _submitted(job: Job, told: Told) -> str:
+    """When it was submitted, or its begin time."""
+    return "" if job.submit_s is None else told.at(job.submit_s)
 
 
 def _held(reservation: JobReservation, at: At) -> str:
@@ -193,69 +234,11 @@ def _gpu_rows(job: Job) -> list[tuple[str, str]]:
     ]
 
 
-def _print_facts(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    """Prints names and their values, those without text left out; a long value goes on below its begin.
-
-    Args:
-        console: where to print.
-        rows: name, and value as rich markup.
-    """
-    indent = _LABEL_WIDTH + 2
-    for name, text in rows:
-        if not text:
-            continue
-        lines = console.render_str(text).wrap(console, max(console.width - indent, _NARROWEST), overflow="fold")
-        for number, line in enumerate(lines):
-            line.rstrip()
-            label = Text(f"  {name:<{_LABEL_WIDTH}}" if number == 0 else " " * indent, style="dim")
-            console.print(label + line, soft_wrap=True)
-
-
 def _neighbours(attempt: JobAttempt) -> str:
     """Who had the rest of an attempt's GPU, and how long; a submitter is not told who."""
     return ", ".join(
         f"{each.neighbour.application or 'other jobs'} for {render.seconds(each.time_s)}" for each in attempt.neighbours
     )
-
-
-def _attempt_table(attempts: Sequence[JobAttempt]) -> Table:
-    """Attempts, one a line; the columns of programs only where one of them ran a program."""
-    columns = ["ATTEMPT", "GPU", "MODEL", "START", "BEGAN", "END", "OUTCOME", "EXIT", "MEMORY"]
-    if all(each.run_s is None for each in attempts):
-        columns.remove("BEGAN")
-    if all(each.exit is None for each in attempts):
-        columns = [each for each in columns if each not in ("EXIT", "MEMORY")]
-    table = plain_table(*columns, right=("START", "BEGAN", "END", "MEMORY"), wrapped=("OUTCOME", "EXIT"))
-    for each in attempts:
-        cells = {
-            "ATTEMPT": str(each.attempt),
-            "GPU": escape(placement_text(each.placement)),
-            "MODEL": escape(each.gpu_model),
-            "START": render.seconds(each.start_s),
-            "BEGAN": render.seconds(each.run_s),
-            "END": render.seconds(each.end_s),
-            "OUTCOME": escape(each.outcome or "running"),
-            "EXIT": _exit(each),
-            "MEMORY": _peak(each.exit),
-        }
-        table.add_row(*(cells[name] for name in columns))
-    return table
-
-
-def _exit(attempt: JobAttempt) -> str:
-    """How its program ended, in a few words: the outcome beside it has the details."""
-    status = attempt.exit
-    if status is None:
-        return ""
-    count = status.left_behind
-    left = f"; {count} {'process was' if count == 1 else 'processes were'} left and ended" if count else ""
-    return escape(render.exit_text(attempt) + left)
-
-
-def _peak(status: ExitStatus | None) -> str:
-    if status is None:
-        return ""
-    return "< 1 MiB" if status.peak_memory_mib == 0 else render.mib(status.peak_memory_mib)
 
 
 def _program_rows(payload: Payload | None) -> list[tuple[str, str]]:
@@ -303,10 +286,10 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
         "\n[bold]Predicted runtime[/]" + (" [dim](as it would be predicted now)[/]" if job.state.final else "")
     )
     table = plain_table("MODEL", "MEDIAN", "INTERVAL", "FROM", right=("MEDIAN",))
-    for each in predictions:
+    for each, median in zip(predictions, durations([each.median_s for each in predictions]), strict=True):
         table.add_row(
             escape(each.gpu_model),
-            render.seconds(each.median_s),
+            median,
             f"{render.seconds(each.low_s)} .. {render.seconds(each.high_s)} ({render.percent(each.interval_coverage)})",
             _basis(each.basis, job),
         )
@@ -323,19 +306,19 @@ def _print_predictions(console: Console, job: Job, predictions: tuple[RuntimePre
     novelty = max(each.novelty for each in predictions)
     if math.isfinite(novelty) and novelty > 0:
         rows.append(("novelty", f"{novelty:.2f} [dim]({_novelty_in_words(novelty)})[/]"))
-    _print_facts(console, rows)
+    print_facts(console, rows)
 
 
-def _print_decision(console: Console, decision: Decision, at: At) -> None:
+def _print_decision(console: Console, decision: Decision, at: At, told: Told) -> None:
     head = f"decision {decision.decision_id}" if decision.decision_id else "not placed"
     policy = render.policy_text(decision.policy, decision.deciding_policy, decision.basis)
     console.print(
         f"\n[bold]Why[/]  {escape(decision.summary)} [dim]({escape(head)}, policy {policy},"
-        f" at {render.seconds(decision.time_s)}, {decision.queue_length} waiting"
+        f" {told.at(decision.time_s)}, {decision.queue_length} waiting"
         + (f", {decision.decision_us:.0f} µs" if decision.decision_us else "")
         + ")[/]",
     )
-    _print_facts(console, [(name, escape(text)) for name, text in _reasons(decision, at)])
+    print_facts(console, [(name, escape(text)) for name, text in _reasons(decision, at)])
     if not decision.candidates and not decision.masked and not decision.masked_groups:
         return
     table = plain_table(

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.live import Live
-from rich.table import Table
 
 from adlro.cli import render
+from adlro.cli.listing.columns import BROAD, Column, Kind, Listing
+from adlro.cli.listing.layout import TextTable
+from adlro.cli.listing.options import make_view, with_view
+from adlro.cli.listing.view import Reading, View
 from adlro.cli.option_types import TIME, interval
-from adlro.cli.shell import (
-    PATIENCE_S,
-    Output,
-    OutputOption,
-    ServerOption,
-    connect,
-    emit_json,
-    emit_json_line,
-    ended_by_sigterm,
-    plain_table,
-    stdout,
-)
+from adlro.cli.reading import patience_s
+from adlro.cli.shell import ServerOption, connect
 from adlro.errors import AdlroError, PermissionDenied
 from adlro.records.jobs import Job, JobState
 from adlro.terminal import escape
@@ -172,69 +165,133 @@ def drift_text(client: Client) -> str:
 _STATE_STYLE = {"idle": "dim", "busy": "cyan", "drained": "yellow", "lost": "red"}
 
 
-def gpu_table(views: Sequence[GpuView], width: int = render.WIDE) -> Table:
-    """One GPU per line; on a narrow screen without the jobs' names."""
-    wide = width >= render.WIDE
-    table = plain_table("GPU", "MODEL", "JOB", "BUSY", "", "MEMORY", "TEMP", "POWER", right=("", "TEMP", "POWER"))
-    for each in views:
-        job = f"[cyan]{escape(each.job_id)}[/]" if each.job_id else f"[{_STATE_STYLE[each.state]}]{each.state}[/]"
-        if each.partner_job_id:
-            job += f" and [cyan]{escape(each.partner_job_id)}[/]"
-        elif wide and each.job_name and each.job_name != each.job_id:
-            job += f" [dim]{escape(each.job_name)}[/]"
-        if each.state == "drained" and each.drain_reason:
-            job += f" [dim]{escape(each.drain_reason)}[/]"
-        if each.condition:
-            job += f" [red]{escape(each.condition)}[/]"
-        table.add_row(
-            escape(each.gpu_id),
-            escape(each.gpu_model),
-            job,
-            render.bar(each.utilization_ratio, 10 if wide else 6),
-            render.percent(each.utilization_ratio),
-            render.mib_of(each.memory_used_mib, each.memory_mib),
-            render.number(each.temperature_c, " °C"),
-            render.number(each.power_w, " W"),
-        )
-    return table
+def _job(view: GpuView) -> str:
+    """Its jobs, or why it has none."""
+    text = view.job_id or view.state
+    if view.partner_job_id:
+        text += f" and {view.partner_job_id}"
+    if view.state == "drained" and view.drain_reason:
+        text += f" {view.drain_reason}"
+    return f"{text} {view.condition}" if view.condition else text
 
 
-def gpus(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the display until Ctrl-C.")] = False,
-    interval_s: Annotated[
-        float,
-        typer.Option(
-            "--interval", "--interval-s", parser=interval, metavar=TIME, help="With --watch: time between updates."
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _unit(unit: str) -> Callable[[Sequence[Any]], list[str]]:
+    return lambda values: [render.UNKNOWN if each is None else f"{each:.0f}{unit}" for each in values]
+
+
+def _percents(values: Sequence[Any]) -> list[str]:
+    return [render.percent(each) for each in values]
+
+
+def _mib(values: Sequence[Any]) -> list[str]:
+    return [render.mib(each) for each in values]
+
+
+def _bars(values: Sequence[Any]) -> list[str]:
+    return [render.plain_bar(each, 6) for each in values]
+
+
+def _load_style(view: GpuView) -> str:
+    return render.load_style(view.utilization_ratio)
+
+
+def _of_gpu(name: str, about: str, value: Callable[[GpuView], float], unit: str, key: str) -> Column[GpuView]:
+    return Column(name, about, lambda view: _known(value(view)), Kind.NUMBER, key, texts=_unit(unit))
+
+
+_NARROW = ("gpu", "model", "job", "bar", "busy", "memory", "temp", "power")
+
+_STANDARD = (*_NARROW[:3], "name", *_NARROW[3:])
+
+GPUS: Listing[GpuView] = Listing(
+    "gpus",
+    (
+        Column("gpu", "id", lambda view: view.gpu_id, key="gpu_id"),
+        Column("node", "its node", lambda view: view.node_id, key="node_id"),
+        Column("model", "GPU model", lambda view: view.gpu_model, key="gpu_model"),
+        Column("state", "idle, busy, drained or lost", lambda view: view.state, style=lambda v: _STATE_STYLE[v.state]),
+        Column("job", "its jobs, or why it has none", _job, floors=(30, 18, 10), style=lambda v: _STATE_STYLE[v.state]),
+        Column("name", "name of its job", lambda view: view.job_name, floors=(24, 16, 8), style=lambda _: "dim"),
+        Column(
+            "bar",
+            "utilization, drawn",
+            lambda view: _known(view.utilization_ratio),
+            head="BUSY",
+            texts=_bars,
+            style=_load_style,
         ),
-    ] = 1.0,
+        Column(
+            "busy",
+            "utilization",
+            lambda view: _known(view.utilization_ratio),
+            Kind.NUMBER,
+            "utilization_ratio",
+            head=" ",
+            texts=_percents,
+        ),
+        Column(
+            "memory",
+            "used and total memory",
+            lambda view: (view.memory_used_mib, view.memory_mib),
+            texts=lambda values: [render.mib_of(*each) for each in values],
+            key="memory_used_and_total_mib",
+        ),
+        Column("used", "used memory", lambda v: _known(v.memory_used_mib), Kind.NUMBER, "memory_used_mib", texts=_mib),
+        Column("total", "total memory", lambda view: view.memory_mib, Kind.NUMBER, "memory_mib", texts=_mib),
+        _of_gpu("bandwidth", "memory bandwidth", lambda v: v.memory_bandwidth_gb_per_s, " GB/s", "bandwidth_gb_per_s"),
+        _of_gpu("temp", "temperature", lambda view: view.temperature_c, " °C", "temperature_c"),
+        _of_gpu("power", "power", lambda view: view.power_w, " W", "power_w"),
+    ),
+    narrow=_NARROW,
+    standard=_STANDARD,
+    broad=_STANDARD,
+    wide=("gpu", "node", "model", "state", "job", "name", "busy", "used", "total", "bandwidth", "temp", "power"),
+    row_id=lambda view: view.gpu_id,
+    record=lambda view: view,
+    example=GpuView("", "", "", "idle", "", "", 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0),
+)
+
+
+def gpu_table(views: Sequence[GpuView], width: int = BROAD) -> TextTable[GpuView]:
+    """One GPU per line; on a narrow screen without the jobs' names."""
+    return TextTable(make_view(GPUS).columns(width, views), views)
+
+
+@with_view(GPUS)
+def gpus(
+    view: View[GpuView],
+    interval_s: Annotated[
+        float | None,
+        typer.Option(
+            "--interval",
+            "--interval-s",
+            parser=interval,
+            metavar=TIME,
+            help="With --watch: time between updates, as --watch TIME.",
+            show_default=False,
+        ),
+    ] = None,
     server: ServerOption = None,
-    output: OutputOption = Output.TABLE,
 ) -> None:
     """Show every GPU: its job, utilization, memory, temperature, power.
 
     With --watch -o json: one document a line.
     """
-    with connect(server, patience_s=30.0 if watch else PATIENCE_S) as client:
-        if output is Output.JSON:
-            emit = emit_json_line if watch else emit_json
-            emit({"gpus": read_gpus(client)})
-            while watch:
-                time.sleep(interval_s)
-                emit({"gpus": read_gpus(client)})
-            return
-        console = stdout()
-        if not watch:
-            console.print(gpu_table(read_gpus(client), console.width))
-            if drift := drift_text(client):
-                console.print(f"[dim]drift[/] {drift}")
-        elif not console.is_terminal:
-            while True:
-                console.print(gpu_table(read_gpus(client), console.width))
-                console.print()
-                time.sleep(interval_s)
-        else:
-            table = gpu_table(read_gpus(client), console.width)
-            with ended_by_sigterm(), Live(table, console=console, auto_refresh=False) as live:
-                while True:
-                    time.sleep(interval_s)
-                    live.update(gpu_table(read_gpus(client), console.width), refresh=True)
+    if view.every_s is not None and interval_s is not None:
+        view = replace(view, every_s=interval_s)
+    with connect(server, patience_s=patience_s(view.every_s)) as client:
+        view.show(lambda: _read(client, view))
+
+
+def _read(client: Client, view: View[GpuView]) -> Reading[GpuView]:
+    drift = drift_text(client) if view.every_s is None and view.format.is_table else ""
+    return Reading(
+        read_gpus(client),
+        lambda rows: {"gpus": rows},
+        findings=[f"[dim]drift[/] {drift}"] if drift else [],
+        empty="No GPUs: the cluster has none, or nothing has described it yet (adlro status).",
+    )

@@ -9,22 +9,23 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from adlro.cli.job_file import read_job_file
+from adlro.cli.job_file import JobFile, read_job_file
 from adlro.cli.job_options import JobOptions
 from adlro.cli.script_options import GivenOptions, is_script, read_script, script_argv
-from adlro.cli.shell import USAGE_ERROR, say
+from adlro.cli.shell import USAGE_ERROR, plain_usage, say
 from adlro.errors import InvalidInput
 from adlro.terminal import escape
 
 _MOST_FILE_BYTES = 1 << 20
 _PROGRAM_KEY = "adlro.program"
+_SEVERAL_KEY = "adlro.several"
 
 FileOption = Annotated[
     Path | None,
@@ -32,7 +33,8 @@ FileOption = Annotated[
         "--file",
         "-f",
         metavar="JOB.yaml",
-        help="A job file: YAML with these options as keys, and command. Options given here count before the file's.",
+        help="A job file: YAML with these options as keys, and command; or with several jobs. Options given here count "
+        "before the file's.",
         exists=True,
         dir_okay=False,
         show_default=False,
@@ -74,6 +76,23 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class GivenJob:
+    """A job of a file that has several.
+
+    Attributes:
+        name: in the file.
+        where: file and line, for messages.
+        options: of the file and the command line.
+        argv: program and arguments; empty: none.
+    """
+
+    name: str
+    where: str
+    options: JobOptions
+    argv: tuple[str, ...]
+
+
 class JobCommand(TyperCommand):
     """A command with `JobOptions`, a program or script, and `--file`: reads the options of files.
 
@@ -90,13 +109,28 @@ class JobCommand(TyperCommand):
         words = list(given.get("command") or ())
         before = args[: len(args) - len(words)]
         try:
-            options, name, program = _from_files(given.get("file"), words, after_dashes=before[-1:] == ["--"])
+            options, name, program, several = _from_files(given.get("file"), words, after_dashes=before[-1:] == ["--"])
         except InvalidInput as error:
             raise USAGE_ERROR(error.message, ctx) from None
+        if several is not None:
+            ctx.meta[_SEVERAL_KEY] = [self._given_job(ctx, *each, name, before) for each in several.items()]
+            return super().parse_args(ctx, args)
         for each in options:
             self._check(ctx, each, f"{name}:{each.line}")
         ctx.meta[_PROGRAM_KEY] = tuple(program)
         return super().parse_args(ctx, [*(word for each in options for word in each.words), *args])
+
+    def _given_job(self, ctx: Any, name: str, job: JobFile, file: str, words: Sequence[str]) -> GivenJob:
+        """A job of a file; options of the command line count before the file's."""
+        for each in job.options:
+            self._check(ctx, each, f"{file}:{each.line}")
+        own = self.context_class(self, info_name=ctx.info_name, parent=ctx.parent)
+        super().parse_args(own, [*(word for each in job.options for word in each.words), *words])
+        # The parser gives an empty collection for a repeatable option that is not given, and typer's callback None.
+        given = {each: own.params[each] for each in _JOB_PARAMETERS}
+        values: dict[str, Any] = {each: None if value in ((), []) else value for each, value in given.items()}
+        options = JobOptions(**values)
+        return GivenJob(name, f"{file}:{job.line}: {name}", options, job.command)
 
     def _given(self, ctx: Any, words: Sequence[str]) -> dict[str, Any]:
         """Texts of the options that are given, by parameter."""
@@ -117,6 +151,7 @@ class JobCommand(TyperCommand):
                 self.context_class(self, info_name=ctx.info_name, parent=ctx.parent), list(options.words)
             )
         except USAGE_ERROR as error:
+            plain_usage(error)
             raise USAGE_ERROR(f"{where}: {error.format_message()}", ctx) from None
 
 
@@ -125,8 +160,8 @@ _JOB_PARAMETERS = frozenset(each.name for each in dataclasses.fields(JobOptions)
 
 def _from_files(
     job_file: str | None, words: Sequence[str], *, after_dashes: bool
-) -> tuple[Sequence[GivenOptions], str, Sequence[str]]:
-    """Options of a job file or a script, the file's name, and what is to run.
+) -> tuple[Sequence[GivenOptions], str, Sequence[str], Mapping[str, JobFile] | None]:
+    """Options of a job file or a script, the file's name, what is to run, and the jobs of a file that has several.
 
     Args:
         job_file: value of --file.
@@ -138,9 +173,11 @@ def _from_files(
     """
     if job_file is not None:
         read = read_job_file(_text(job_file), job_file)
-        return read.options, job_file, words or read.command
+        if read.jobs is not None and words:
+            raise InvalidInput(f"{job_file} has several jobs, each with its command: leave out {words[0]!r}")
+        return read.options, job_file, words or read.command, read.jobs
     if after_dashes or not words:
-        return (), "", words
+        return (), "", words, None
     first = words[0]
     if first.lower().endswith((".yaml", ".yml")):
         raise InvalidInput(f"{first} is no script: a job file is given with --file {first}")
@@ -153,13 +190,13 @@ def _from_files(
         script = read_script(_text(first), first)
         for line in script.unread_lines:
             say(f"[yellow]{escape(first)}:{line}: this line is not read: options stand before the first command[/]")
-        return script.options, first, script_argv(script, os.path.abspath(first), words[1:])
+        return script.options, first, script_argv(script, os.path.abspath(first), words[1:]), None
     if os.path.isfile(first):
         raise InvalidInput(
             f"{first} is no script: its first line names no interpreter, such as #!/bin/sh; a program is written after "
             "--, with its interpreter if it needs one (-- python train.py)"
         )
-    return (), "", words
+    return (), "", words, None
 
 
 def _text(path: str) -> str:
@@ -180,3 +217,9 @@ def _text(path: str) -> str:
 def program(ctx: typer.Context) -> tuple[str, ...]:
     """What the command line, a job file or a script wants to run; empty: nothing."""
     return tuple(ctx.meta.get(_PROGRAM_KEY, ()))
+
+
+def several_jobs(ctx: typer.Context) -> list[GivenJob] | None:
+    """The jobs of a file that has several; None: there is one job."""
+    found: list[GivenJob] | None = ctx.meta.get(_SEVERAL_KEY)
+    return found

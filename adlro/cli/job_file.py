@@ -1,10 +1,14 @@
-"""Job files: YAML with the job's options as keys. They become words of the command line, read by its own parser."""
+"""Job files: YAML with the job's options as keys. They become words of the command line, read by its own parser.
+
+A file with the key `jobs` has several jobs, by name, and may have `defaults` for all of them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +21,8 @@ _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{each}" for each in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq")
 )
 _NULL = "tag:yaml.org,2002:null"
-_DEEPEST = 3
+_DEEPEST = 5
+_JOB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +32,15 @@ class JobFile:
     Attributes:
         options: a group for each key.
         command: the program and its arguments; empty: the file has none.
+        line: where it begins, from 1.
+        jobs: by name the jobs of a file that has several, with the defaults before their own options; None: the file
+            has one job.
     """
 
     options: tuple[GivenOptions, ...]
     command: tuple[str, ...] = ()
+    line: int = 1
+    jobs: Mapping[str, JobFile] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +77,59 @@ def read_job_file(text: str, name: str) -> JobFile:
         raise InvalidInput(
             f"{name}:{root.line}: must be a mapping of options, such as\n  cores: 4\n  command: [python, train.py]"
         )
+    if any(key == "jobs" for key, _, _ in root.entries):
+        return _several(root, name)
+    return _one_job(root, name)
+
+
+def _one_job(root: _Value, name: str) -> JobFile:
     options: list[GivenOptions] = []
     command: tuple[str, ...] = ()
-    for key, line, value in root.entries:
+    for key, line, value in root.entries or ():
         where = f"{name}:{line}: {key}"
         if key == "command":
             command = _command(value, where)
         elif key in _KEYS:
             options.append(GivenOptions(line, tuple(_KEYS[key](value, where))))
         else:
-            known = ["command", *_KEYS]
-            near = difflib.get_close_matches(key.replace("-", "_"), known, 1)
-            hint = f"; do you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
-            raise InvalidInput(f"{name}:{line}: there is no key {key!r}{hint}")
-    return JobFile(tuple(options), command)
+            raise InvalidInput(f"{name}:{line}: there is no key {key!r}{_hint(key, ('command', *_KEYS))}")
+    return JobFile(tuple(options), command, root.line)
+
+
+def _several(root: _Value, name: str) -> JobFile:
+    """A file of several jobs."""
+    defaults = JobFile(())
+    jobs: dict[str, JobFile] = {}
+    for key, line, value in root.entries or ():
+        if key not in ("jobs", "defaults"):
+            raise InvalidInput(
+                f"{name}:{line}: there is no key {key!r} beside jobs{_hint(key, ('jobs', 'defaults'))}; options of all "
+                "jobs stand under defaults"
+            )
+        if value.entries is None:
+            form = "jobs by name" if key == "jobs" else "options"
+            raise InvalidInput(f"{name}:{line}: {key}: must be a mapping of {form}")
+        if key == "defaults":
+            defaults = _one_job(value, name)
+    (several,) = (value for key, _, value in root.entries or () if key == "jobs")
+    for key, line, value in several.entries or ():
+        if not _JOB_NAME.fullmatch(key):
+            raise InvalidInput(
+                f"{name}:{line}: {key!r} is no name of a job: letters, digits, _ . and -, a letter first, at most 63"
+            )
+        if value.entries is None:
+            raise InvalidInput(f"{name}:{line}: {key}: must be a mapping of options, such as\n  {key}:\n    cores: 4")
+        own = _one_job(value, name)
+        named = GivenOptions(line, (f"--name={key}",))
+        jobs[key] = JobFile((named, *defaults.options, *own.options), own.command or defaults.command, line)
+    if not jobs:
+        raise InvalidInput(f"{name}:{root.line}: jobs: has no job")
+    return JobFile((), jobs=jobs)
+
+
+def _hint(key: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(key.replace("-", "_"), known, 1)
+    return f"; do you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
 
 
 def _command(value: _Value, where: str) -> tuple[str, ...]:
@@ -169,11 +218,17 @@ _KEYS: dict[str, _Words] = {
         for key in (
             *("name", "user", "type", "application", "priority", "gpus", "max_nodes", "cores", "memory", "gpu_memory"),
             *("runtime", "on", "time_limit", "begin", "work", "workdir", "image", "shm", "stop_grace", "log_limit"),
+            "array",
         )
     },
+    "after": _values_of("--after", _one_or_list),
+    "hold": functools.partial(_yes_or_no, "hold"),
     "gpu_models": _values_of("--gpu-model", _one_or_list),
     "preemptible": _stops,
     "shareable": functools.partial(_yes_or_no, "shareable"),
+    "exclusive": functools.partial(_yes_or_no, "exclusive"),
+    "exclude": _values_of("--exclude", _one_or_list),
+    "nodelist": _values_of("--nodelist", _one_or_list),
     "env": _values_of("--env", _assignments),
     "labels": _values_of("--label", _labels),
     "secrets": _values_of("--secret", _list),

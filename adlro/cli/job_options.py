@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from adlro.cli.option_types import SIZE, TIME, duration, plain_mib, size
-from adlro.cli.shell import token_user
-from adlro.records.jobs import KINDS_OF_WORK, ExpectedRuntime, JobSpec, JobType, Preemptible, SimulatedWork
+from adlro.cli.option_types import SIZE, TIME, array_indexes, duration, plain_mib, size
+from adlro.cli.shell import connect, token_user
+from adlro.cli.when import When, when
+from adlro.errors import InvalidInput
+from adlro.records.arrays import ArrayIndexes
+from adlro.records.dependencies import JobDependency, read_dependencies
+from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType, Preemptible, SimulatedWork
 from adlro.records.payloads import Mount
-
-_TYPES = {each.label: each for each in KINDS_OF_WORK} | {
-    "ml": JobType.MACHINE_LEARNING,
-    "data": JobType.DATA_PROCESSING,
-    "sim": JobType.SIMULATION,
-}
 
 _PROGRAM = "The program"
 _NEEDS = "What it needs"
+_WHEN = "When it starts"
 _BESIDE = "Beside other jobs"
 
 
@@ -87,6 +88,36 @@ class JobOptions:
             rich_help_panel=_NEEDS,
         ),
     ] = None
+    exclusive: Annotated[
+        bool | None,
+        typer.Option(
+            "--exclusive/--no-exclusive",
+            help="No other job runs on its nodes while it runs: it starts where none does.",
+            show_default=False,
+            rich_help_panel=_NEEDS,
+        ),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude",
+            "-x",
+            metavar="NODE[,NODE...]",
+            help="Nodes that it must not run on (adlro nodes lists them); repeatable.",
+            show_default=False,
+            rich_help_panel=_NEEDS,
+        ),
+    ] = None
+    nodelist: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nodelist",
+            metavar="NODE[,NODE...]",
+            help="The only nodes that it may run on (Slurm's option: at least these); repeatable. Default: any.",
+            show_default=False,
+            rich_help_panel=_NEEDS,
+        ),
+    ] = None
     cores: Annotated[
         int,
         typer.Option(
@@ -137,14 +168,46 @@ class JobOptions:
             rich_help_panel=_NEEDS,
         ),
     ] = None
-    begin_s: Annotated[
-        float | None,
+    begin: Annotated[
+        When | None,
         typer.Option(
             "--begin",
-            parser=duration,
+            parser=when,
             metavar=TIME,
-            help="Start no earlier than this time of the cluster's clock (adlro clock).",
-            rich_help_panel=_NEEDS,
+            help="Start no earlier: now+1h, 16:00, 2026-11-28T08:00, or a time of the cluster's clock such as 3600s.",
+            show_default=False,
+            rich_help_panel=_WHEN,
+        ),
+    ] = None
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--after",
+            metavar="JOB[:ok|any|fail]",
+            help="Start once this job, or array, has ended: successfully (ok, the default), in any way, or not "
+            "successfully. In a file of several jobs, a job of the file. Repeatable, or with commas.",
+            rich_help_panel=_WHEN,
+        ),
+    ] = None
+    hold: Annotated[
+        bool | None,
+        typer.Option(
+            "--hold/--no-hold",
+            help="Submit it held: it starts after adlro release.",
+            show_default=False,
+            rich_help_panel=_WHEN,
+        ),
+    ] = None
+    array: Annotated[
+        ArrayIndexes | None,
+        typer.Option(
+            "--array",
+            parser=array_indexes,
+            metavar="INDEXES[%N]",
+            help="Submit it once for each index: 0-99, 1,5,7 or 0-100:10; %10 behind them: at most 10 at once. Each "
+            "program has its index in ADLRO_ARRAY_INDEX.",
+            show_default=False,
+            rich_help_panel=_WHEN,
         ),
     ] = None
     runtime_s: Annotated[
@@ -320,12 +383,9 @@ _OF_STOPS = {"restart_s": "--restart", "lost_s": "--lost", "preempt_grace_s": "-
 def job_type(text: str) -> JobType:
     """The job type of a name; raises BadParameter."""
     try:
-        return _TYPES[text.lower().replace("-", "_")]
-    except KeyError:
-        raise typer.BadParameter(
-            f"{text!r} is no job type; there are simulation, machine_learning (ml) and data_processing (data)",
-            param_hint="--type",
-        ) from None
+        return JobType.of(text, "--type")
+    except InvalidInput as error:
+        raise typer.BadParameter(error.message.removeprefix("--type: "), param_hint="--type") from None
 
 
 def labels(texts: Sequence[str] | None) -> dict[str, str]:
@@ -337,6 +397,36 @@ def labels(texts: Sequence[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r}: write KEY=VALUE", param_hint="--label")
         found[key] = value
     return found
+
+
+def dependencies(texts: Sequence[str] | None, names: Collection[str] = ()) -> tuple[JobDependency, ...]:
+    """What a job waits for, of texts such as `job-17`, `array-20:any` or `17:fail,18`.
+
+    Args:
+        texts: as written.
+        names: of the jobs of a file; they come first.
+
+    Raises:
+        BadParameter: one names no job, or no condition.
+    """
+    try:
+        return tuple(each for text in texts or () for each in read_dependencies(text, names))
+    except InvalidInput as error:
+        raise typer.BadParameter(error.message.removeprefix("after: "), param_hint="--after") from None
+
+
+def begin_s(begin: When, server: str | None) -> float:
+    """The cluster time of a begin; a time of the day that is over today is tomorrow's.
+
+    Raises:
+        AdlroError: of the cluster, whose clock is asked for where that is needed.
+    """
+    if begin.unix_s is not None and begin.of_day and begin.unix_s < time.time():
+        begin = dataclasses.replace(begin, unix_s=begin.unix_s + 86_400.0)
+    if begin.time_s is not None:
+        return begin.time_s
+    with connect(server) as client:
+        return begin.cluster_s(client.clock, "--begin")
 
 
 def spec_of(options: JobOptions, argv: Sequence[str], server: str | None) -> JobSpec:
@@ -368,11 +458,16 @@ def spec_of(options: JobOptions, argv: Sequence[str], server: str | None) -> Job
         "gpu_memory_mib": _one_of(options.gpu_memory_mib, options.gpu_memory_plain_mib, "--gpu-memory"),
         "expected_runtime": None if options.runtime_s is None else ExpectedRuntime(options.on, options.runtime_s),
         "time_limit_s": options.time_limit_s,
-        "begin_time_s": options.begin_s,
+        "begin_time_s": None if options.begin is None else begin_s(options.begin, server),
+        "after": dependencies(options.after),
+        "held": bool(options.hold),
         "labels": labels(options.label),
         "simulated_work": None if options.work_s is None else SimulatedWork(options.work_s),
         "preemptible": _preemptible(options),
         "shareable": bool(options.shareable),
+        "exclusive": bool(options.exclusive),
+        "node_ids": _node_ids(options.nodelist),
+        "excluded_node_ids": _node_ids(options.exclude),
     }
     _refuse_others(options, runs=bool(argv or options.image))
     if not argv and not options.image:
@@ -391,6 +486,11 @@ def spec_of(options: JobOptions, argv: Sequence[str], server: str | None) -> Job
         **{name: value for name, value in given.items() if value is not None},
         **fields,
     )
+
+
+def _node_ids(texts: Sequence[str] | None) -> tuple[str, ...]:
+    """The nodes of texts such as `n1` or `n1,n2`, each once."""
+    return tuple(dict.fromkeys(name for text in texts or () for each in text.split(",") if (name := each.strip())))
 
 
 def _preemptible(options: JobOptions) -> Preemptible | None:
@@ -425,10 +525,12 @@ def _refuse_others(options: JobOptions, *, runs: bool) -> None:
 
 
 def _mount(text: str) -> Mount:
-    source, *rest = text.split(":")
-    if not source or len(rest) not in (1, 2) or not rest[0] or rest[1:] not in ([], ["ro"], ["rw"]):
-        raise typer.BadParameter(f"{text!r}: write SRC:DST, SRC:DST:ro or SRC:DST:rw", param_hint="--mount")
-    return Mount(os.path.abspath(source), rest[0], writable=rest[1:] == ["rw"])
+    from adlro.client.programs import mount_of
+
+    try:
+        return mount_of(text)
+    except InvalidInput as error:
+        raise typer.BadParameter(error.message.removeprefix("mounts: "), param_hint="--mount") from None
 
 
 def _environment(texts: Sequence[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import typer
 
 from adlro.cli import render
 from adlro.cli.following import PATIENCE_S, JobFollower
+from adlro.cli.job_filters import job_argument
 from adlro.cli.log_writer import LogWriter
 from adlro.cli.run import RawOption
 from adlro.cli.shell import PATIENCE_S as SHORT_PATIENCE_S
@@ -56,7 +57,7 @@ def _tail(text: str) -> Tail:
 
 
 def logs(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Such as job-17.")],
+    job_id: Annotated[str, job_argument()],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     tail: Annotated[
         str | None,

@@ -254,7 +254,7 @@ def limits() -> Iterator[Finding]:
 
 def ports(base_port: int) -> Iterator[Finding]:
     """Whether the suite's ports are free, or used by a suite."""
-    from adlro.cli.suite import port_is_free
+    from adlro.cli.ports import port_is_free
     from adlro.client import ServiceName
 
     taken = [
@@ -277,7 +277,7 @@ def ports(base_port: int) -> Iterator[Finding]:
 async def page(base_port: int) -> Sequence[Finding]:
     """Whether the live page is installed, and whether it answers beside the suite at a port."""
     from adlro.cli.page import LAST_PORT, PORT_OFFSET, page_is_installed, page_of
-    from adlro.cli.suite import port_is_free
+    from adlro.cli.ports import port_is_free
 
     found = await page_of(f"127.0.0.1:{base_port}")
     if found is not None and found.serving:

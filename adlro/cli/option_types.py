@@ -1,4 +1,4 @@
-"""Readers of options whose values are durations and sizes, and the shell's completion of policies."""
+"""Readers of options whose values are durations and sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 import typer
 
 from adlro.errors import InvalidInput
-from adlro.records.decisions import POLICY_NAMES
+from adlro.records.arrays import ArrayIndexes, read_array_indexes
 from adlro.units import duration_s, size_mib
 
 T = TypeVar("T")
@@ -19,9 +19,10 @@ SIZE = "SIZE"
 """Metavar of sizes."""
 
 
-def policy_names(incomplete: str) -> list[str]:
-    """The policies of this release whose names begin so, for the shell's completion."""
-    return [name for name in POLICY_NAMES if name.startswith(incomplete)]
+def job_id(value: str) -> str:
+    """A job's id; a number alone is that of a job: `17` is `job-17`."""
+    text = value.strip()
+    return f"job-{text}" if text.isascii() and text.isdigit() else text
 
 
 def duration(value: str | float) -> float:
@@ -45,6 +46,11 @@ def size(value: str | int) -> int:
 def plain_mib(value: str | int) -> int:
     """A size in MiB for options that are named so; a plain number is MiB."""
     return value if isinstance(value, int) else _read(value, lambda text: size_mib(text, plain_unit="MiB"))
+
+
+def array_indexes(value: str | ArrayIndexes) -> ArrayIndexes:
+    """The indexes of an array, written as Slurm does: `0-99%10`."""
+    return value if isinstance(value, ArrayIndexes) else _read(value, read_array_indexes)
 
 
 def _read(text: str, read: Callable[[str], T]) -> T:

@@ -92,6 +92,7 @@ def needs_text(spec: JobSpec) -> str:
         gpus += f" ({' or '.join(spec.gpu_models)})"
     if several and spec.max_node_count:
         gpus += " on one node" if spec.max_node_count == 1 else f" on at most {spec.max_node_count} nodes"
+    gpus += " on nodes of its own" if spec.exclusive else ""
     cores = "1 core" if spec.cpu_cores == 1 else f"{spec.cpu_cores} cores"
     parts = [cores, mib(spec.memory_mib)]
     if several:
@@ -126,7 +127,9 @@ def pending_text(
         until_s = held.expected_start_s if held is not None else job.reserved_until_s
         until = f" until {at(until_s)}" if until_s is not None else ""
         text = f"{'for' if short else 'GPUs are kept free for'} {job.reserved_for_job_id}{until}"
+    if job.pending_reason is PendingReason.HELD:  # its message says so
+        name = ""
     own = job.reservation if reservations is None else reservations.get(job.job_id)
     if own is not None:
         text = f"{text}; " * bool(text) + f"reserved from {at(own.expected_start_s)}"
-    return f"{name}: {text}" if text else name
+    return f"{name}: {text}" if text and name else text or name

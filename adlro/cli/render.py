@@ -6,16 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
-from adlro.cli.documents import wait_s
-from adlro.cli.places import At, at_of, pending_text, placement_text
-from adlro.cli.shell import plain_table
-from adlro.cli.stops import being_stopped, short_stops_text
+from adlro.cli.places import At, at_of, pending_text
 from adlro.cli.units_text import UNKNOWN as UNKNOWN  # noqa: PLC0414 - commands find all texts here
 from adlro.cli.units_text import mib as mib  # noqa: PLC0414
 from adlro.cli.units_text import seconds as seconds  # noqa: PLC0414
-from adlro.records.events import Clock
 from adlro.records.jobs import Job, JobAttempt, JobReservation, JobState, JobType
 from adlro.records.payloads import EndReason, signal_name
 from adlro.terminal import escape
@@ -40,9 +34,6 @@ WAIT_LIMIT, FALLBACK = "the limit on waits", "hold_gang"
 # Names of `DecisionBasis` (not imported, to avoid gRPC): decisions of the policy itself, and of the limit on waits. The
 # other decisions are the fallback's.
 OWN, OVERDUE = ("policy", "margin"), "overdue"
-
-# Width of a screen, in columns, from which tables show all columns.
-WIDE = 110
 
 
 def policy_text(policy: str, deciding: str, basis: str | None) -> str:
@@ -110,11 +101,24 @@ def bar(ratio: float, width: int = 10) -> str:
     """A bar of `width` characters for a ratio 0..1, with eighths at its end; dim for an unknown ratio."""
     if not math.isfinite(ratio):
         return f"[dim]{'·' * width}[/]"
-    eighths = round(min(max(ratio, 0.0), 1.0) * width * 8)
-    full, part = divmod(eighths, 8)
+    drawn, rest = _bar_parts(ratio, width)
+    return f"[{load_style(ratio)}]{drawn}[/][dim]{rest}[/]"
+
+
+def plain_bar(ratio: float | None, width: int = 10) -> str:
+    """A bar as plain text; dots for an unknown ratio."""
+    return "·" * width if ratio is None else "".join(_bar_parts(ratio, width))
+
+
+def load_style(ratio: float) -> str:
+    """The colour of a load 0..1; NaN: not known."""
+    return "dim" if math.isnan(ratio) else "green" if ratio < 0.5 else "yellow" if ratio < 0.85 else "red"
+
+
+def _bar_parts(ratio: float, width: int) -> tuple[str, str]:
+    full, part = divmod(round(min(max(ratio, 0.0), 1.0) * width * 8), 8)
     drawn = "█" * full + ("" if part == 0 else " ▏▎▍▌▋▊▉"[part])
-    style = "green" if ratio < 0.5 else "yellow" if ratio < 0.85 else "red"
-    return f"[{style}]{drawn}[/][dim]{'░' * (width - len(drawn))}[/]"
+    return drawn, "░" * (width - len(drawn))
 
 
 def state(job: Job) -> str:
@@ -145,14 +149,6 @@ def why_text(
     return job.message if job.state in (JobState.FAILED, JobState.CANCELLED) else ""
 
 
-def _with_stops(reason: str, job: Job, stopped_for: str | None) -> str:
-    """The reason of a job's state, and that it was stopped or is being stopped; plain text."""
-    stops = f"being stopped for {stopped_for}" if stopped_for is not None else short_stops_text(job)
-    if stopped_for is None and "preempted" in reason:  # the job's message tells of it already
-        stops = ""
-    return "; ".join(text for text in (reason, stops) if text)
-
-
 def exit_text(attempt: JobAttempt | None) -> str:
     """How an attempt's program ended, in a word or two: `0`, `SIGKILL`, `time limit`; empty: not known."""
     status = attempt.exit if attempt is not None else None
@@ -163,68 +159,6 @@ def exit_text(attempt: JobAttempt | None) -> str:
     if status.reason is EndReason.SIGNALLED:
         return signal_name(status.signal)
     return status.reason.name.lower().replace("_", " ")
-
-
-def _newest_exit_text(job: Job) -> str:
-    return exit_text(job.attempts[-1] if job.attempts else None)
-
-
-def job_table(
-    jobs: list[Job],
-    clock: Clock | None = None,
-    width: int = WIDE,
-    reservations: Mapping[str, JobReservation] | None = None,
-) -> Table:
-    """Jobs, one per line; on a screen of less than `WIDE` columns only the most important columns, and short reasons.
-
-    EXIT is there where a program has ended, GPUS where a job asks for several. With the cluster's clock, also the times
-    that unfinished jobs have waited or run so far.
-
-    Args:
-        jobs: the jobs.
-        clock: of the cluster.
-        width: of the screen, columns.
-        reservations: by job those that are held now; None: not known.
-    """
-    now_s, at = None if clock is None else clock.time_s, at_of(clock)
-    stopped_for = being_stopped(jobs)
-    shown = ["JOB", "NAME", "USER", "TYPE", "PRIO", "STATE", "GPU", "WAIT", "RUN", "JCT", "WHY"]
-    if any(_newest_exit_text(job) for job in jobs):
-        shown.insert(shown.index("STATE") + 1, "EXIT")
-    if width < WIDE:
-        shown = ["JOB", "NAME", "STATE", "GPU", "WAIT", "RUN", "WHY"]
-    several = any(job.spec.gpu_count > 1 for job in jobs)
-    if several:
-        shown.insert(shown.index("GPU"), "GPUS")
-    table = plain_table(
-        *shown, right={"PRIO", "GPUS", "WAIT", "RUN", "JCT"}, wrapped={"WHY", "GPU"} if several else {"WHY"}
-    )
-    table.columns[1].max_width = 24 if width >= WIDE else 16
-    for job in jobs:
-        waited_s, ran_s = wait_s(job), job.runtime_s
-        if now_s is not None and job.state is JobState.PENDING:
-            waited_s = now_s - job.submit_s if job.submit_s is not None and now_s >= job.submit_s else None
-        elif now_s is not None and job.state is JobState.RUNNING and job.start_s is not None:
-            ran_s = max(now_s - job.start_s, 0.0)
-        cells = {
-            "JOB": escape(job.job_id),
-            "NAME": escape(job.spec.name),
-            "USER": escape(job.spec.user),
-            "TYPE": TYPE_SHORT[job.spec.job_type],
-            "PRIO": f"{job.spec.priority:.2f}",
-            "STATE": state(job),
-            "EXIT": _newest_exit_text(job),
-            "GPUS": str(job.spec.gpu_count),
-            "GPU": escape(placement_text(job.placement, 2) or UNKNOWN),
-            "WAIT": seconds(waited_s),
-            "RUN": seconds(ran_s),
-            "JCT": seconds(job.jct_s),
-            "WHY": escape(
-                _with_stops(why_text(job, at, reservations, short=width < WIDE), job, stopped_for.get(job.job_id))
-            ),
-        }
-        table.add_row(*(cells[name] for name in shown))
-    return table
 
 
 def status_lines(status: dict[str, Any]) -> list[str]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adlro.cli.completing import offered_policies
 from adlro.cli.documents import document
-from adlro.cli.option_types import TIME, duration, policy_names
+from adlro.cli.option_types import TIME, duration
+from adlro.cli.replay_load import brought_to_load
 from adlro.cli.shell import (
     Output,
     OutputOption,
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from adlro.records.cluster import Cluster
     from adlro.records.jobs import JobSpec
     from adlro.workload.job_lists import WorkloadJob
+
+
+LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
+"""As in `adlro evaluate`: beyond these, times of submission lose their precision."""
 
 
 class TraceFormat(enum.StrEnum):
@@ -66,6 +72,12 @@ class EstimateChoice(enum.StrEnum):
     TRACE = "trace"
 
 
+def _checked_load(value: float | None) -> float | None:
+    if value is not None and not LOWEST_LOAD <= value <= HIGHEST_LOAD:
+        raise typer.BadParameter(f"must be from {LOWEST_LOAD:g} to {HIGHEST_LOAD:g}, not {value:g}")
+    return value
+
+
 def replay(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The trace.", exists=True, dir_okay=False, readable=True)
@@ -99,7 +111,7 @@ def replay(
             "--policy",
             "-p",
             help="The policy during the replay; adlro policy lists the policies.",
-            autocompletion=policy_names,
+            autocompletion=offered_policies,
         ),
     ] = None,
     estimates: Annotated[
@@ -114,6 +126,16 @@ def replay(
             "each gets one GPU; auto: gang, and one for swf, which counts processors.",
         ),
     ] = MultiGpu.AUTO,
+    load: Annotated[
+        float | None,
+        typer.Option(
+            "--load",
+            callback=_checked_load,
+            help="Let the jobs come faster or slower, so that they offer this load: 0.9 is 90 % of what the cluster "
+            "can carry of such jobs. Default: the recorded times.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed for values that the trace lacks.")] = 0,
     report_file: Annotated[
         Path | None,
@@ -141,10 +163,15 @@ def replay(
     from adlro.client import ClockMode
 
     workload, source, notes = read_trace(file, trace_format, count, seed, multi_gpu)
-    if any(job.gpu_count > 1 for job in workload):
+    if load is not None or any(job.gpu_count > 1 for job in workload):
         # What is too large depends on the cluster; a file that can't be read is told without it.
         cluster = asyncio.run(_cluster(server))
         workload, source, notes = read_trace(file, trace_format, count, seed, multi_gpu, cluster)
+        if load is not None:
+            workload, brought, warnings = brought_to_load(workload, cluster, load)
+            source["load"] = document(brought)
+            notes += [brought.sentence, *warnings]
+            say(f"[dim]{escape(brought.sentence)}[/]")
     if estimates is EstimateChoice.EXACT:
         notes.append("expected runtimes are the true ones (--estimates trace uses those of the trace)")
     if force:

@@ -54,7 +54,7 @@ class ReplayOptions:
     mode: ClockMode = ClockMode.VIRTUAL
     scale: float = 0.0
     force: bool = False
-    patience_s: float = 60.0
+    patience_s: float = 180.0  # the first decision of some policies compiles code for a minute of a core
     replay_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 

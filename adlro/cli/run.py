@@ -13,7 +13,7 @@ from rich.status import Status
 
 from adlro.cli import render
 from adlro.cli.following import PATIENCE_S, JobFollower
-from adlro.cli.job_command import FileOption, ProgramArgument, program, with_job_options
+from adlro.cli.job_command import FileOption, ProgramArgument, program, several_jobs, with_job_options
 from adlro.cli.job_options import JobOptions, spec_of
 from adlro.cli.log_writer import LogWriter
 from adlro.cli.shell import EXIT_ERROR, ServerOption, connect_async, say, silence_stdout, stderr
@@ -80,6 +80,8 @@ def run(
     Example: adlro run --cores 2 -- nvidia-smi -L
     """
     argv = program(ctx)
+    if options.array is not None or several_jobs(ctx) is not None:
+        raise typer.BadParameter("runs one program: submit several with adlro submit", param_hint="--array")
     if not argv and not options.image:
         raise typer.BadParameter("name a program after --, or an --image", param_hint="PROGRAM")
     spec = spec_of(options, argv, server)

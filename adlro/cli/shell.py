@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.table import Table
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from adlro.cli.documents import document
 from adlro.errors import AdlroError, InternalError, InvalidInput, Unauthenticated, Unavailable
+from adlro.kit.wrong_values import wrong_value
 from adlro.terminal import PlainConsole, escape, escape_lines
 from adlro.text import to_json, visible
 
@@ -44,6 +45,8 @@ PATIENCE_S = 1.0
 
 # A command that was told to end has so long to put the terminal back.
 _LAST_WORDS_S = 2
+
+_SHOWN_CHARACTERS = 60
 
 # Piped output is not wrapped, so that lines can be searched.
 _PIPED_WIDTH = 10_000
@@ -150,6 +153,22 @@ def token_user(server: str | None) -> str:
     return _checked(lambda: found_credentials(Endpoints.resolve(server))).user
 
 
+def given_options(ctx: typer.Context) -> list[str]:
+    """The options of a command line as words, in the order of the command's help; each in its long form."""
+    words: list[str] = []
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if source is None or source.name != "COMMANDLINE" or not option.opts[0].startswith("-"):
+            continue
+        value = ctx.params[option.name or ""]
+        if isinstance(value, bool):
+            words.append((option.opts if value else option.secondary_opts)[0])
+            continue
+        for each in value if isinstance(value, list | tuple) else (value,):
+            words += [option.opts[0], str(each)]
+    return words
+
+
 def silence_stdout() -> None:
     """Lets what stdout still holds go nowhere: Python would report a closed pipe once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -168,10 +187,12 @@ def report(error: AdlroError) -> int:
     if isinstance(error, Unavailable) and error.reason == "NO_ANSWER":
         address = error.metadata.get("address", "the server")
         service = error.metadata.get("service", "ingest")
+        # During a start, ingest answers before the others.
+        starting = "if the suite is starting, wait until [bold]adlro up[/] says Ready; otherwise "
         console.print(
             f"[bold red]no service answers at {escape(address)}[/]"
-            + ("" if service == "ingest" else f" ({escape(service)})")
-            + "; start the suite with [bold]adlro up[/], or name it with [bold]--server[/] or ADLRO_SERVER",
+            + ("; " if service == "ingest" else f" ({escape(service)}); {starting}")
+            + "start the suite with [bold]adlro up[/], or name it with [bold]--server[/] or ADLRO_SERVER",
         )
         return EXIT_NOTHING_RUNNING
     lines = [
@@ -196,6 +217,16 @@ def report(error: AdlroError) -> int:
             f"  this is a bug in a service; its log has details under error id {escape(error.metadata['error_id'])}",
         )
     return EXIT_ERROR
+
+
+def plain_usage(error: Any) -> None:
+    """Says what is wrong with an option's value in ADLRO's words, where typer left that to pydantic."""
+    errors = getattr(error.__cause__, "errors", None)
+    if errors is not None:
+        first = errors()[0]
+        # A text of our own, or of typer's about choices, names the value.
+        told = "" if first["type"] == "value_error" else f", not {str(first['input'])[:_SHOWN_CHARACTERS]}"
+        error.message = f"{wrong_value(first)}{told}"
 
 
 def cancel_on_sigterm() -> None:
@@ -223,6 +254,18 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+class PlainCommand(TyperCommand):
+    """A command that stands alone and tells wrong values as those of the group do."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the words."""
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            plain_usage(error)
+            raise
+
+
 class ReportingGroup(TyperGroup):
     """Commands whose expected errors end in a message and an exit code, never in a traceback."""
 
@@ -233,6 +276,7 @@ class ReportingGroup(TyperGroup):
         except AdlroError as error:
             raise typer.Exit(report(error)) from None
         except USAGE_ERROR as error:
+            plain_usage(error)
             # It may quote a file that somebody else has written, and typer prints the characters as they are.
             error.message = visible(error.message, "\n")
             raise

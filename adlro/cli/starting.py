@@ -14,6 +14,7 @@ from adlro.kit import start_report
 # A start with progress logs it every few seconds (adlro.kit.start_report).
 SILENCE_S = 40.0
 _LOOK_S = 0.2
+_TELL_EVERY_S = 15.0
 _PROGRESS_LEVELS = ("debug", "info")
 _COMPILING = "compiling"
 
@@ -32,15 +33,17 @@ async def until_serving(
     Args:
         service: its process, whose log is read from the beginning.
         address: its address.
-        notify: called with a line for people during a long start: it compiles, or its machine is loaded.
+        notify: called with a line for people during a long start, and every 15 s of it: it compiles, or its machine
+            is loaded.
         silence_s: longest time without progress in its log.
 
     Raises:
         StartFailed: it has ended, or is stuck.
     """
     log = NewLogLines(service.log)
-    heard_s = monotonic()
+    heard_s = started_s = monotonic()
     told: set[str] = set()
+    tell_s = started_s + _TELL_EVERY_S
     ended = asyncio.create_task(service.ended())
     serving = asyncio.create_task(wait_until_serving(address))
     try:
@@ -52,6 +55,9 @@ async def until_serving(
                 if line.get("level") in _PROGRESS_LEVELS:
                     heard_s = monotonic()
                     _tell(service.name, str(line.get("event", "")), told, notify)
+            if told and monotonic() >= tell_s and not serving.done():
+                tell_s = monotonic() + _TELL_EVERY_S
+                notify(f"{service.name}: still starting, {monotonic() - started_s:.0f} s so far")
             if monotonic() - heard_s > silence_s and not serving.done():
                 raise _failed(service, f"{service.name} is not serving, and has made no progress for {silence_s:g} s")
         await serving

@@ -1,53 +1,37 @@
-"""The whole suite as processes on this machine: start, supervise, restart, drain. For `adlro up` and `adlro demo`.
-
-data-dir/lock              held while it runs; contains the pid
-data-dir/up.json           addresses, pids and the page's link, for scripts
-data-dir/log/<name>.log    one for each service, of the last starts as .1, .2, .3
-data-dir/valkey/           the store's append-only file, and its password
-
-Only where it runs programs (`SuitePlan.closed`):
-
-data-dir/valkey-local/     its store, instead of data-dir/valkey
-data-dir/secrets/          tokens (adlro.cli.secrets)
-data-dir/local/            what programs of local leave: attempts/ with records and logs, notes/, gpus.json
-
-Other users of the machine have no access to these files, whatever the umask.
-"""
+"""The whole suite as processes on this machine: start, supervise, restart, drain. For `adlro up` and `adlro demo`."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
-import random
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from adlro.cli.data_dir import CLOSED_STORE, LOGS, SECRETS, STORE, take_lock
+from adlro.cli.given_redis import check_redis
+from adlro.cli.notify_process import NOTIFY, NOTIFY_MODULE, notify_address, notify_directory, notify_settings
 from adlro.cli.page import MODULE, PAGE, PORT_OFFSET, page_link, page_problem, page_settings, until_page_serves
+from adlro.cli.ports import FREE_PORTS, check_ports, free_base_port, port_is_free
 from adlro.cli.processes import ServiceProcess, exit_text, rotate
 from adlro.cli.secrets import USERS_ENV, SuiteSecrets, make_secrets
 from adlro.cli.starting import StartFailed, until_serving
 from adlro.client import AsyncClient, Credentials, ServiceName
 from adlro.client.health import wait_until_serving
-from adlro.errors import AdlroError, Conflict, Unavailable
-from adlro.kit.closed import require_closed_store
+from adlro.errors import AdlroError, Conflict
 from adlro.kit.credentials import OWN_USER_ENV, SERVICE_TOKEN_ENV, TOKEN_ENV
 from adlro.kit.embedded_redis import EmbeddedRedis
-from adlro.kit.private_files import private_directory, private_opener
-from adlro.kit.redis import connect, redacted, wait_until_up
-from adlro.kit.running_suites import LOCK, STATUS, SUITES, forget_suite, note_suite
-from adlro.kit.settings import with_password
+from adlro.kit.private_files import private_opener
+from adlro.kit.redis import redacted
+from adlro.kit.running_suites import STATUS, forget_suite, note_suite
 
 START_ORDER = (ServiceName.DECOMPOSE, ServiceName.INGEST, ServiceName.CLUSTER, ServiceName.ORCHESTRATOR)
 # Deciding services stop first, recording ones last.
 STOP_ORDER = (ServiceName.ORCHESTRATOR, ServiceName.CLUSTER, ServiceName.DECOMPOSE, ServiceName.INGEST)
 
-REDIS_TIMEOUT_S = 5.0
 # A killed orchestrator's lease expires after a few seconds.
 ACTING_TIMEOUT_S = 15.0
 # A service drains within 10 s; the process has a second more to exit.
@@ -59,19 +43,6 @@ _LONGEST_RESTART_DELAY_S = 15.0
 _STEADY_AFTER_S = 30.0
 _STORE_LOOK_S = 0.1
 _LAST_PORT = 65535
-# A command that looks whether a suite runs holds the lock for a moment.
-_LOCK_TRIES, _LOCK_AGAIN_S = 5, 0.05
-
-# Free ports are searched below the kernel's range of ports for outgoing connections: a restarted service must find its
-# own port free.
-_FREE_PORTS = range(20_000, 32_000)
-
-LOCAL_FOLDER = "local"
-_LOGS, _STORE, _SECRETS = "log", "valkey", "secrets"
-# Jobs that callers without a token left in the store of a simulated cluster must never become programs.
-_CLOSED_STORE = "valkey-local"
-_OURS = (LOCK, STATUS, f"{STATUS}.new", SUITES, _LOGS, _STORE, _CLOSED_STORE, _SECRETS)
-"""All entries of a data directory, except that of local, in which programs of other users have files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +51,7 @@ class SuitePlan:
 
     Attributes:
         data_dir: directory of all files.
-        base_port: ingest's port; the other services use the next ones, and the page the one after. 0: free ports.
+        base_port: ingest's port; the other services use the next ones, then the page, then notify. 0: free ports.
         redis_url: an existing Redis or Valkey; None: an own one.
         redis_password_file: file with its password, unless the URL has it.
         settings: further environment for the services, such as `ADLRO_SIMCLUSTER_CLUSTER`.
@@ -90,6 +61,7 @@ class SuitePlan:
         own_secrets: where it is closed, the suite makes the tokens; otherwise the environment names them.
         passable: users of the machine may pass through the data directory to files of their own programs.
         page: starts the live page too.
+        webhooks_file: the file of webhooks; None: nobody is told of anything.
     """
 
     data_dir: Path
@@ -103,10 +75,11 @@ class SuitePlan:
     own_secrets: bool = True
     passable: bool = False
     page: bool = False
+    webhooks_file: Path | None = None
 
 
 class Suite:
-    """Valkey, four services, and the live page.
+    """Valkey, four services, the live page, and what tells webhooks.
 
     Args:
         plan: the settings.
@@ -121,8 +94,10 @@ class Suite:
         self._services: dict[ServiceName, ServiceProcess] = {}
         self._page: ServiceProcess | None = None
         self._page_address = ""
+        self._notifier: ServiceProcess | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._started_unix_s = time.time()
+        self._ready = False
         self.restart_count = 0
         self.addresses: dict[ServiceName, str] = {}
         self.redis_url = ""
@@ -171,7 +146,7 @@ class Suite:
                 again.
         """
         try:
-            self._take_lock()
+            self._lock = take_lock(self._plan.data_dir, passable=self._plan.passable)
             base_port = self._plan.base_port or free_base_port()
             self.addresses = {name: f"127.0.0.1:{base_port + name.port_offset}" for name in ServiceName}
             check_ports(self.addresses)
@@ -182,13 +157,17 @@ class Suite:
                     self.label(name),
                     self._plan.cluster_module if name is ServiceName.CLUSTER else f"adlro.services.{name}",
                     self._settings(name),
-                    self._plan.data_dir / _LOGS,
+                    self._plan.data_dir / LOGS,
                     self._plan.echo,
                 )
                 rotate(service.log)
                 self._services[name] = service
                 await service.start()
             await self._start_page(base_port + PORT_OFFSET)
+            notifier_address = await self._start_notifier(base_port)
+            # Before the services are serving: commands that are given during a long start wait, and have their token.
+            self.write_status_file()
+            self._note()
             await asyncio.gather(
                 *(until_serving(each, self.addresses[name], self._notify) for name, each in self._services.items())
             )
@@ -196,10 +175,13 @@ class Suite:
                 asyncio.create_task(self._keep(each, self.addresses[name])) for name, each in self._services.items()
             ]
             await self._keep_page()
+            if self._notifier is not None:
+                await until_serving(self._notifier, notifier_address, self._notify)
+                self._watchers.append(asyncio.create_task(self._keep(self._notifier, notifier_address)))
             if self._store is not None:
                 self._watchers.append(asyncio.create_task(self._keep_store(self._store)))
+            self._ready = True
             self.write_status_file()
-            self._note()
         except BaseException:
             await self.stop()
             raise
@@ -225,6 +207,8 @@ class Suite:
         in_time = True
         if self._page is not None:
             in_time &= await self._page.stop(DRAIN_GRACE_S)
+        if self._notifier is not None:
+            in_time &= await self._notifier.stop(DRAIN_GRACE_S)
         for name in STOP_ORDER:
             if name in self._services:
                 in_time &= await self._services[name].stop(DRAIN_GRACE_S)
@@ -240,14 +224,17 @@ class Suite:
 
     def kill(self) -> None:
         """Kills the services at once, without a drain. `stop` must still be called."""
-        for service in (*self._services.values(), *([self._page] if self._page is not None else [])):
-            service.kill()
+        for service in (*self._services.values(), self._page, self._notifier):
+            if service is not None:
+                service.kill()
 
     def pids(self) -> dict[str, int | None]:
         """The process ids by name; None during a restart."""
         found = {service.name: service.pid for service in self._services.values()}
         if self._page is not None:
             found[PAGE] = self._page.pid
+        if self._notifier is not None:
+            found[NOTIFY] = self._notifier.pid
         if self._store is not None:
             found["valkey"] = self._store.pid
         return found
@@ -262,7 +249,10 @@ class Suite:
             "redis_password_file": self._redis_password_file,
             "token_file": self.token_file,
             "page": self.page_link,
+            "webhooks_file": "" if self._plan.webhooks_file is None else str(self._plan.webhooks_file),
+            "notify_dir": str(self._plan.data_dir / notify_directory(closed=self._plan.closed)),
             "pids": self.pids(),
+            "ready": self._ready,
             "data_dir": str(self._plan.data_dir),
             "started_unix_s": self._started_unix_s,
         }
@@ -273,41 +263,14 @@ class Suite:
 
     # Below: the parts of a start, and supervision
 
-    def _take_lock(self) -> None:
-        directory = self._plan.data_dir
-        try:
-            private_directory(directory, _OURS, left=(LOCAL_FOLDER,))
-            if self._plan.passable:
-                directory.chmod(0o711)
-            lock = open(directory / LOCK, "a+", encoding="utf-8", opener=private_opener)  # noqa: SIM115
-        except OSError as error:
-            raise StartFailed(
-                f"the data directory {directory} can't be written ({error.strerror}); name another --data-dir"
-            ) from None
-        if not _locked(lock):
-            lock.seek(0)
-            holder = lock.read().strip()
-            lock.close()
-            raise Conflict(
-                f"{directory} is in use by another `adlro up`"
-                + (f" (pid {holder})" if holder else "")
-                + "; stop that one, or name another --data-dir"
-            ) from None
-        lock.seek(0)
-        lock.truncate()
-        lock.write(str(os.getpid()))
-        lock.flush()
-        self._lock = lock
-        directory.joinpath(STATUS).unlink(missing_ok=True)  # left by a suite that was killed
-
     def _have_secrets(self) -> None:
         if not self._plan.closed or not self._plan.own_secrets:
             return
         try:
-            self._secrets = make_secrets(self._plan.data_dir / _SECRETS)
+            self._secrets = make_secrets(self._plan.data_dir / SECRETS)
         except OSError as error:
             raise StartFailed(
-                f"the tokens can't be written to {self._plan.data_dir / _SECRETS} ({error.strerror}); name another "
+                f"the tokens can't be written to {self._plan.data_dir / SECRETS} ({error.strerror}); name another "
                 "--data-dir"
             ) from None
 
@@ -326,9 +289,9 @@ class Suite:
     async def _start_store(self) -> None:
         if self._plan.redis_url:
             self.redis_url, self._redis_password_file = self._plan.redis_url, self._plan.redis_password_file
-            await _check_redis(self.redis_url, self._redis_password_file, closed=self._plan.closed)
+            await check_redis(self.redis_url, self._redis_password_file, closed=self._plan.closed)
             return
-        self._store = EmbeddedRedis(self._plan.data_dir / (_CLOSED_STORE if self._plan.closed else _STORE))
+        self._store = EmbeddedRedis(self._plan.data_dir / (CLOSED_STORE if self._plan.closed else STORE))
         await asyncio.to_thread(self._store.start)
         self.redis_url, self._redis_password_file = f"redis://{self._store.address}/0", str(self._store.password_file)
         if self._plan.closed:
@@ -355,9 +318,29 @@ class Suite:
             **self._secret_settings(),
             **page_settings(self._page_address, self.addresses),
         }
-        self._page = ServiceProcess(PAGE, MODULE, settings, self._plan.data_dir / _LOGS, self._plan.echo)
+        self._page = ServiceProcess(PAGE, MODULE, settings, self._plan.data_dir / LOGS, self._plan.echo)
         rotate(self._page.log)
         await self._page.start()
+
+    async def _start_notifier(self, base_port: int) -> str:
+        """Starts the process that tells webhooks, where there are any; returns its address."""
+        if self._plan.webhooks_file is None:
+            return ""
+        address = notify_address(base_port + PORT_OFFSET + 1, port_is_free, FREE_PORTS)
+        settings = {
+            **self._plan.settings,
+            **self._secret_settings(),
+            **notify_settings(
+                address,
+                self.addresses,
+                self._plan.webhooks_file,
+                self._plan.data_dir / notify_directory(closed=self._plan.closed),
+            ),
+        }
+        self._notifier = ServiceProcess(NOTIFY, NOTIFY_MODULE, settings, self._plan.data_dir / LOGS, self._plan.echo)
+        rotate(self._notifier.log)
+        await self._notifier.start()
+        return address
 
     async def _keep_page(self) -> None:
         """Waits until the page answers, and restarts it from then on whenever it ends."""
@@ -443,74 +426,8 @@ class Suite:
                 self._notify("valkey is back")
 
 
-def _locked(lock: IO[str]) -> bool:
-    """Takes the lock of a data directory; False: another suite has it."""
-    for attempt in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if attempt + 1 < _LOCK_TRIES:
-                time.sleep(_LOCK_AGAIN_S)
-        else:
-            return True
-    return False
-
-
-async def _check_redis(url: str, password_file: str, *, closed: bool) -> None:
-    """Checks a user's Redis.
-
-    Raises:
-        StartFailed: it does not answer: services would wait for it for ever.
-        InvalidInput: it answers without a password, and must not.
-    """
-    try:
-        with_login = with_password(url, password_file) if password_file else url
-        client = connect(with_login)
-        try:
-            await wait_until_up(client, REDIS_TIMEOUT_S)
-        finally:
-            await client.aclose()
-        if closed:
-            await require_closed_store(with_login)
-    except (Unavailable, ValueError) as error:
-        raise StartFailed(
-            f"ADLRO_REDIS_URL: {error}; start that Redis, name another, or unset the variable to start a Valkey"
-        ) from None
-
-
 async def _until_ended(store: EmbeddedRedis) -> None:
     while True:
         await asyncio.sleep(_STORE_LOOK_S)
         if not store.is_running():
             return
-
-
-def free_base_port() -> int:
-    """The first of as many consecutive free ports as services and page need. Raises Conflict if there are none."""
-    for base in random.sample(_FREE_PORTS, 200):
-        if all(port_is_free("127.0.0.1", base + offset) for offset in range(PORT_OFFSET + 1)):
-            return base
-    raise Conflict(f"found no {PORT_OFFSET + 1} consecutive free ports; choose a --port")
-
-
-def port_is_free(host: str, port: int) -> bool:
-    """Whether a service could listen on the port."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As in the services; otherwise connections that have just ended would count as use.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
-def check_ports(addresses: Mapping[ServiceName, str]) -> None:
-    """Raises Conflict with the first address that is in use."""
-    for name, address in addresses.items():
-        host, _, port = address.rpartition(":")
-        if not port_is_free(host, int(port)):
-            raise Conflict(
-                f"port {port} (for {name}) is in use; is another `adlro up` running? Stop it, or name another --port"
-                " (0: free ones)"
-            )

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,22 +29,26 @@ from adlro.cli.clusters import (
     has_gpus,
     local_cluster,
 )
+from adlro.cli.completing import installed_policies
 from adlro.cli.extras import has_textual, require_suite
-from adlro.cli.option_types import policy_names
+from adlro.cli.notify_process import NOTIFY, WEBHOOKS_ENV
 from adlro.cli.page import page_is_installed
-from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, plain_table, say, stdout
+from adlro.cli.shell import EXIT_ERROR, EXIT_USAGE, given_options, plain_table, say, stdout
 from adlro.errors import AdlroError, Conflict, InvalidInput, with_extra
 from adlro.kit.running_suites import default_data_dir
 from adlro.terminal import escape, escape_lines
 
 if TYPE_CHECKING:
     from adlro.cli.suite import Suite, SuitePlan
+    from adlro.records.cluster import Node
 
+POLICY_FILE_ENV = "ADLRO_ORCHESTRATOR_POLICY_FILE"
 # How long the cluster may take, at the end, to report what still runs.
 _LAST_LOOK_S = 3.0
 
 
 def up(
+    ctx: typer.Context,
     port: Annotated[
         int,
         typer.Option(
@@ -74,7 +79,17 @@ def up(
             "--policy",
             "-p",
             help="The acting policy; adlro policy lists the policies.",
-            autocompletion=policy_names,
+            autocompletion=installed_policies,
+        ),
+    ] = None,
+    policy_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy-file",
+            metavar="PATH:CLASS",
+            help="A policy of your own, which adlro policy can then select: a Python file and the class in it. Its "
+            "code runs in the orchestrator. May be given several times.",
+            show_default=False,
         ),
     ] = None,
     cluster: UpClusterOption = None,
@@ -84,6 +99,17 @@ def up(
     page: Annotated[
         bool, typer.Option("--page/--no-page", help="Start the live page too, where the extra `web` is installed.")
     ] = True,
+    webhooks: Annotated[
+        Path | None,
+        typer.Option(
+            "--webhooks",
+            metavar="FILE",
+            help="Tell receivers of HTTP when jobs end, GPUs are lost, the policy falls back, or drift is flagged: a"
+            f" TOML file (docs/notifications.md). Default: ${WEBHOOKS_ENV}, else none.",
+            show_default=False,
+            dir_okay=False,
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show the services' logs here.")] = False,
 ) -> None:
     """Start Valkey, all services and the live page on this machine, and run until Ctrl-C.
@@ -96,12 +122,14 @@ def up(
     """
     require_suite("adlro up")
     try:
-        local = local_cluster(
-            cluster, fake_gpus, users_map, {"--scenario": scenario, "--clock": clock, "--scale": scale}
-        )
+        refused = {"--scenario": scenario, "--clock": clock, "--scale": scale}
+        local = local_cluster(cluster, fake_gpus, users_map, refused, given_options(ctx))
         simulated = "" if local is not None else chosen_cluster(cluster, scenario)
         plan = _plan((data_dir or default_data_dir()).absolute(), port, simulated, local, verbose=verbose)
-        plan = replace(plan, page=page and page_is_installed())
+        plan = replace(plan, page=page and page_is_installed(), webhooks_file=_checked_webhooks(webhooks))
+        own = _own_policies(policy_file or ())
+        if own:
+            plan = replace(plan, settings={**plan.settings, POLICY_FILE_ENV: ",".join(own.values())})
     except InvalidInput as error:
         say(f"[bold red]error:[/] {escape_lines(error.message)}")
         raise typer.Exit(EXIT_USAGE) from None
@@ -119,9 +147,37 @@ def up(
         raise typer.Exit(EXIT_ERROR)
 
 
+def _checked_webhooks(given: Path | None) -> Path | None:
+    """The file of webhooks, once it was read; None: there is none. Raises InvalidInput."""
+    from adlro.webhooks.file import read_webhooks
+
+    named = given or Path(os.environ.get(WEBHOOKS_ENV, ""))
+    if named == Path():
+        return None
+    read_webhooks(named.absolute(), "--webhooks" if given else WEBHOOKS_ENV)
+    return named.absolute()
+
+
+def _own_policies(files: Sequence[str]) -> dict[str, str]:
+    """The policies of files by name, each with its file and class; loads each once, before anything is started.
+
+    Raises:
+        InvalidInput: one can't be used; the message names file, line and the way out.
+    """
+    if not files:
+        return {}
+    from adlro.decide.catalog import of_files
+
+    try:
+        return {name: kind.source.text for name, kind in of_files(files).items()}
+    except InvalidInput as error:
+        raise InvalidInput(f"--policy-file: {error.message.removeprefix(f'{error.field}: ')}") from error
+
+
 def _plan(data_dir: Path, port: int, simulated: str, local: LocalCluster | None, *, verbose: bool) -> SuitePlan:
+    from adlro.cli.data_dir import LOCAL_FOLDER
     from adlro.cli.secrets import are_given
-    from adlro.cli.suite import LOCAL_FOLDER, SuitePlan
+    from adlro.cli.suite import SuitePlan
 
     plan = SuitePlan(
         data_dir=data_dir,
@@ -180,6 +236,8 @@ async def _up(
         await _prepare(suite, clock, scale, policy)
         problem = await suite.problem()
         _say_ready(suite, plan, time.monotonic() - began_s)
+        if plan.closed:
+            await _say_few_cores(suite)
         if problem:
             say(f"[yellow]No job can be placed yet: {escape(problem)}[/]")
         await ended_early
@@ -202,6 +260,29 @@ async def _prepare(suite: Suite, clock: ClockChoice | None, scale: float | None,
             await client.set_clock(None if clock is None else ClockMode[clock.name], scale=scale)
         if (await client.clock()).paused:
             say("[yellow]The cluster's clock is still paused: adlro clock --resume resumes it.[/]")
+
+
+async def _say_few_cores(suite: Suite) -> None:
+    from adlro.client import AsyncClient
+
+    try:
+        async with AsyncClient(suite.server, credentials=suite.credentials, timeout_s=_LAST_LOOK_S) as client:
+            nodes = (await client.describe_cluster()).cluster.nodes
+    except AdlroError:  # it has served once; what goes on without this line
+        return
+    for line in few_cores(nodes):
+        say(f"[yellow]{escape(line)}[/]")
+
+
+def few_cores(nodes: Iterable[Node]) -> list[str]:
+    """Lines about nodes with more GPUs than cores: a job needs a core with each GPU, so that some GPUs stay idle."""
+    return [
+        f"{node.node_id} has {len(node.gpus)} GPUs and {node.cpu_cores} core{'s' if node.cpu_cores != 1 else ''}: "
+        f"a job needs a core with each GPU, so that no more than {node.cpu_cores} of them are in use at once. "
+        "ADLRO_LOCAL_CPU_CORES counts more."
+        for node in nodes
+        if node.cpu_cores < len(node.gpus)
+    ]
 
 
 async def _say_what_runs(suite: Suite) -> None:
@@ -238,6 +319,8 @@ def _say_ready(suite: Suite, plan: SuitePlan, took_s: float) -> None:
     console = stdout()
     if suite.page_link:
         table.add_row("web", escape(suite.page_link), str(pids["web"]))
+    if pids.get(NOTIFY) is not None:
+        table.add_row(NOTIFY, "adlro webhooks shows it", str(pids[NOTIFY]))
     console.print(table)
     if suite.page_link:
         console.print(f"\nThe live page: [bold]{escape(suite.page_link)}[/]")
@@ -246,6 +329,8 @@ def _say_ready(suite: Suite, plan: SuitePlan, took_s: float) -> None:
     named = "" if suite.server == "127.0.0.1:7701" else f" --server {suite.server}"
     looks = "adlro top" if has_textual() else "adlro gpus --watch"
     console.print(f"\nReady in {took_s:.1f} s. Data and logs: {escape(str(plan.data_dir))}")
+    for each in filter(None, plan.settings.get(POLICY_FILE_ENV, "").split(",")):
+        console.print(f"A policy of your own: {escape(each)}; [bold]adlro policy[/] lists it by its name.")
     if plan.closed:
         if plan.own_secrets:
             console.print("Your commands find your token by themselves; other users have no access.")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from adlro.cli import render
+from adlro.cli.completing import WAITING
 from adlro.cli.documents import document
+from adlro.cli.facts import print_facts
+from adlro.cli.job_filters import job_argument
 from adlro.cli.places import At, at_of
 from adlro.cli.shell import Output, OutputOption, ServerOption, connect, emit_json, stdout
 from adlro.errors import AdlroError
@@ -22,7 +23,7 @@ _SHARE = 0.8
 
 
 def why(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Such as job-17.")],
+    job_id: Annotated[str, job_argument(WAITING)],
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -39,13 +40,12 @@ def why(
     rows = [
         ("because", told.sentence),
         ("place", place_text(told)),
+        ("precedence", told.precedence),
         ("GPUs", ", ".join(f"{count} {obstacle.label}" for obstacle, count in told.obstacles.items())),
         ("expected", expected_text(told, at)),
         *(("you could", change.sentence) for change in told.changes),
     ]
-    for name, text in rows:
-        if text:
-            console.print(f"  [dim]{name:<10}[/] {escape(text)}")
+    print_facts(console, [(name, escape(text)) for name, text in rows], label_width=11)
 
 
 def place_text(told: WaitingExplanation) -> str:

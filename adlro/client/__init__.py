@@ -1,13 +1,13 @@
 """The typed client of ADLRO: what users import.
 
-    from adlro.client import JobSpec, JobType, connect
+    from adlro.client import JobSpec, connect
 
     with connect() as client:
-        job = client.submit(JobSpec(name="first", user="ada", job_type=JobType.MACHINE_LEARNING))
+        job = client.submit(JobSpec(job_type="ml", gpus=2, memory="16GiB"))
         (job,) = client.wait([job.job_id], timeout_s=600)
-        print(job.state.name, job.gpu_id, job.jct_s)
+        print(job.state, job.gpu_id, job.jct_s)
 
-        job = client.submit(command=["python", "train.py"], cpu_cores=4, time_limit_s=3600)
+        job = client.submit(command=["python", "train.py"], cores=4, time_limit="1h")
         for chunk in client.logs(job, follow=True):
             sys.stdout.buffer.write(chunk.data)
 
@@ -19,6 +19,7 @@ from adlro.client.aio import AsyncClient
 from adlro.client.blocking import Client
 from adlro.client.endpoints import DEFAULT_SERVER, Endpoints, ServiceName
 from adlro.client.programs import program_spec
+from adlro.client.tables import GpuTable, JobTable
 from adlro.client.transport import NO_ANSWER
 from adlro.kit.credentials import Credentials
 from adlro.records.capacity import ClusterCapacity, GpuModelCapacity
@@ -37,10 +38,14 @@ from adlro.records.decisions import (
     RunnerUp,
     ShadowDecision,
 )
+from adlro.records.dependencies import DependencyCondition, JobDependency
 from adlro.records.events import Clock, ClockMode, ClusterDescription, RunningJob
+from adlro.records.fair_share import FairShare
 from adlro.records.history import AttemptBars, AttemptHistory, AttemptOccupancy, AttemptOutcome, Bar, RowKind
 from adlro.records.identity import Identity, Role
+from adlro.records.job_requests import JobHold, JobRequest, JobRequestKind, JobUpdate
 from adlro.records.jobs import (
+    ArrayTask,
     AttemptRef,
     ExpectedRuntime,
     Job,
@@ -77,8 +82,9 @@ from adlro.records.payloads import (
     Process,
 )
 from adlro.records.predictions import Evidence, PredictionBasis, Recollection, RuntimePrediction
+from adlro.records.quotas import Quota
 from adlro.records.status import EventLag, GpuModelFigures, OfferedPolicy, OrchestratorStatus, ShadowStatus, UserCount
-from adlro.records.submitting import Rejection, SubmittedJobs
+from adlro.records.submitting import Rejection, RequestResult, SubmittedArray, SubmittedJobs
 from adlro.records.telemetry import Metric, Unit
 from adlro.records.waiting import ExpectedStart, GpuObstacle, WaitingChange, WaitingChangeKind, WaitingExplanation
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobOrder, JobPage, JobView
@@ -86,6 +92,7 @@ from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobOrder, 
 __all__ = [
     "DEFAULT_SERVER",
     "NO_ANSWER",
+    "ArrayTask",
     "AsyncClient",
     "AttemptBars",
     "AttemptHistory",
@@ -111,6 +118,7 @@ __all__ = [
     "DecisionPair",
     "DecisionPrediction",
     "DecisionView",
+    "DependencyCondition",
     "DriftSummary",
     "EndReason",
     "Endpoints",
@@ -119,6 +127,7 @@ __all__ = [
     "ExitStatus",
     "ExpectedRuntime",
     "ExpectedStart",
+    "FairShare",
     "Gpu",
     "GpuDrift",
     "GpuModelCapacity",
@@ -126,17 +135,24 @@ __all__ = [
     "GpuObstacle",
     "GpuSpec",
     "GpuState",
+    "GpuTable",
     "Identity",
     "Job",
     "JobAttempt",
+    "JobDependency",
     "JobEvent",
     "JobEventKind",
     "JobFilter",
+    "JobHold",
     "JobOrder",
     "JobPage",
+    "JobRequest",
+    "JobRequestKind",
     "JobSpec",
     "JobState",
+    "JobTable",
     "JobType",
+    "JobUpdate",
     "JobView",
     "LaunchStyle",
     "LogChunk",
@@ -156,8 +172,10 @@ __all__ = [
     "PredictionBasis",
     "Preemptible",
     "Process",
+    "Quota",
     "Recollection",
     "Rejection",
+    "RequestResult",
     "Role",
     "RowKind",
     "RunnerUp",
@@ -168,6 +186,7 @@ __all__ = [
     "ShadowStatus",
     "SimulatedWork",
     "StatePlane",
+    "SubmittedArray",
     "SubmittedJobs",
     "Telemetry",
     "TelemetryBlock",

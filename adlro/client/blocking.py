@@ -5,8 +5,11 @@ Generated from adlro/client/aio.py by `make client`. Don't edit.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -26,7 +29,19 @@ from adlro.client.follow import (
     follow_status,
 )
 from adlro.client.found import found_credentials
-from adlro.client.programs import Word, job_id_of, log_stream_of, program_spec, requeued_spec
+from adlro.client.functions.futures import SESSION_LABEL, Future, Futures
+from adlro.client.functions.shipping import Options, joined, ship, shipped_call_of, spec_of
+from adlro.client.programs import (
+    Word,
+    check_kind_of_work,
+    completed,
+    job_id_of,
+    log_stream_of,
+    program_spec,
+    requeued_spec,
+    with_program,
+)
+from adlro.client.tables import GpuTable, JobTable, gpu_table, moment_unix_s, states_of
 from adlro.client.transport import (
     DEFAULT_PATIENCE_S,
     DEFAULT_TIMEOUT_S,
@@ -37,25 +52,32 @@ from adlro.client.transport import (
     stream_ended,
     to_error,
 )
-from adlro.errors import AdlroError, Conflict, DeadlineExceeded, InvalidInput, Unavailable
+from adlro.errors import AdlroError, Conflict, DeadlineExceeded, PermissionDenied, Unavailable
 from adlro.kit.credentials import Credentials
 from adlro.kit.status import readable
 from adlro.records.capacity import ClusterCapacity
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision, DecisionFilter, DecisionView
 from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.fair_share import FairShare
 from adlro.records.history import AttemptHistory
 from adlro.records.identity import Identity
-from adlro.records.jobs import Job, JobSpec, JobState
+from adlro.records.job_requests import JobRequestKind, JobUpdate
+from adlro.records.jobs import Job, JobSpec, JobState, JobType
 from adlro.records.matrices import ClusterPlanes, ClusterState, Telemetry
 from adlro.records.payloads import LogChunk, LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
+from adlro.records.quotas import Quota
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
-from adlro.records.submitting import SubmittedJobs
+from adlro.records.submitting import RequestResult, SubmittedArray, SubmittedJobs
 from adlro.records.waiting import WaitingExplanation
 from adlro.records.watching import JobEvent, JobFilter, JobOrder, JobPage, JobView
 
+# How far the clocks of two machines that take jobs may be apart, seconds.
+_CLOCK_STEP_S = 60.0
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Client:
@@ -90,6 +112,7 @@ class Client:
         shown = found_credentials(self.endpoints) if credentials is None else credentials
         self._user = shown.user
         self._channels = Channels(shown)
+        self._futures = Futures(self)
 
     def __enter__(self) -> Client:
         return self
@@ -101,6 +124,7 @@ class Client:
 
     def close(self) -> None:
         """Ends open streams and closes the connections."""
+        self._futures.close()
         self._channels.close()
 
     # Jobs (ingest)
@@ -116,17 +140,22 @@ class Client:
         """Submits a job. After the return the job is recorded; the same request id gives the same job.
 
         Args:
-            spec: the job; None: made of `command` and `options`.
+            spec: the job; None: made of `command` and `options`. With a command it says what that program needs.
             request_id: an id by which a repeated submission returns the same job.
             command: a program and its arguments, such as `["python", "train.py"]`.
-            options: arguments of `adlro.client.program_spec`, and fields of JobSpec.
+            options: arguments of `adlro.client.program_spec`, and fields of JobSpec; also by the names of job files:
+                `gpus=2, memory="16GiB", time_limit="1h"`.
+
+        Raises:
+            InvalidInput: a field has a value that no suite takes; names it. Nothing was sent.
         """
         if spec is None:
             options.setdefault("user", self._user)
             spec = program_spec(command or (), **options)
         elif command is not None or options:
-            raise InvalidInput("a spec has all of a job: change it by dataclasses.replace", field="spec")
-        return self._run(calls.submit(spec, request_id))
+            spec = with_program(spec, command or (), options)
+        check_kind_of_work(spec)
+        return self._run(calls.submit(completed(spec, self._user), request_id))
 
     def submit_many(
         self,
@@ -143,7 +172,8 @@ class Client:
             on_answer: called for each chunk of jobs once it is recorded; a later failure does not undo the chunk.
         """
         answers = []
-        for chunk in calls.submit_chunks(specs, request_id_prefix):
+        complete = (completed(spec, self._user) for spec in specs)
+        for chunk in calls.submit_chunks(complete, request_id_prefix):
             answers.append(self._run(chunk))
             on_answer(answers[-1])
         return calls.join(answers)
@@ -185,6 +215,64 @@ class Client:
         """Returns a page of a list: the first one, or the one that a page's token stands for."""
         return self._run(calls.list_page(job_filter, page_size, page_token, order, view))
 
+    def jobs(
+        self,
+        *,
+        since: datetime | timedelta | str | float | None = None,
+        until: datetime | timedelta | str | float | None = None,
+        state: JobState | str | Iterable[JobState | str] = (),
+        user: str = "",
+        job_type: JobType | str | None = None,
+        application: str = "",
+        labels: Mapping[str, str] | None = None,
+        name: str = "",
+        limit: int | None = None,
+    ) -> JobTable:
+        """Returns jobs, the last submission first, as a list that prints as a table; `.to_pandas()` makes a DataFrame.
+
+        `client.jobs(since="7d", state="failed", user="ada")`. Times are of wall time: a datetime (without a zone: local
+        time), an ISO text, or how long ago: `"2h"`, a number of seconds, a timedelta.
+
+        Args:
+            since, until: submitted then or later, and before then.
+            state: one or several of pending, running, succeeded, failed, cancelled; `active`: the first two, `ended`:
+                the others.
+            user, job_type, application, labels: of the jobs.
+            name: in their names, in upper or lower case.
+            limit: at most so many.
+
+        Raises:
+            InvalidInput: a time, state or type is none.
+        """
+        asked_unix_s = time.time()
+        since_s = None if since is None else moment_unix_s(since, "since", asked_unix_s)
+        until_s = None if until is None else moment_unix_s(until, "until", asked_unix_s)
+        wanted = JobFilter(
+            states=states_of(state, "state"),
+            job_types=() if job_type is None else (JobType.of(job_type, "job_type"),),
+            user=user,
+            application=application,
+            labels=dict(labels or {}),
+            name_contains=name,
+        )
+        found: list[Job] = []
+        page_size = min(500, max(limit or 500, 1))
+        for job in self.list(wanted, page_size=page_size, order=JobOrder.NEWEST_FIRST):
+            # Jobs are created in the order of their submission, but for clocks that are set.
+            if since_s is not None and job.created_unix_s < since_s - _CLOCK_STEP_S:
+                break
+            if (since_s is None or job.created_unix_s >= since_s) and (until_s is None or job.created_unix_s < until_s):
+                found.append(job)
+            if limit is not None and len(found) >= limit:
+                break
+        return JobTable(found[:limit])
+
+    def gpus(self) -> GpuTable:
+        """Returns the GPUs of the cluster and what they do, as a list that prints as a table."""
+        described = self.describe_cluster()
+        status = self.status()
+        return gpu_table(described, status)
+
     def query_attempts(
         self,
         from_s: float,
@@ -214,6 +302,56 @@ class Client:
         """Returns what is free now, by GPU model."""
         return self._run(calls.cluster_capacity())
 
+    def submit_array(
+        self,
+        spec: JobSpec,
+        indexes: Sequence[int],
+        *,
+        max_running: int = 0,
+        request_id: str | None = None,
+    ) -> SubmittedArray:
+        """Submits a job as many times as there are indexes: all of them are recorded, or none.
+
+        Args:
+            spec: what the jobs have in common; a program finds its index in ADLRO_ARRAY_INDEX.
+            indexes: in rising order, such as `range(100)`.
+            max_running: the most of the jobs that may run at once; 0: any number.
+            request_id: a repeated call with it gives the same array.
+        """
+        check_kind_of_work(spec)
+        return self._run(calls.submit_array(completed(spec, self._user), indexes, max_running, request_id))
+
+    def cancel_many(self, job_ids: Iterable[str]) -> tuple[RequestResult, ...]:
+        """Requests the cancellation of jobs, each independently."""
+        return self._about_jobs(None, job_ids)
+
+    def hold(self, job_ids: Iterable[str]) -> tuple[RequestResult, ...]:
+        """Requests that waiting jobs start only after their release, each independently.
+
+        A hold is in force once the job's `hold` is set; a job that was launched before runs on.
+        """
+        return self._about_jobs(JobRequestKind.HOLD, job_ids)
+
+    def release(self, job_ids: Iterable[str]) -> tuple[RequestResult, ...]:
+        """Requests the release of held jobs, each independently."""
+        return self._about_jobs(JobRequestKind.RELEASE, job_ids)
+
+    def update(self, job_ids: Iterable[str], update: JobUpdate) -> tuple[RequestResult, ...]:
+        """Requests a change of waiting jobs, each independently.
+
+        It is made once `applied_request` of the job has the number of its last request; a job that was launched before
+        stays as it is.
+        """
+        return self._about_jobs(JobRequestKind.UPDATE, job_ids, update)
+
+    def _about_jobs(
+        self, kind: JobRequestKind | None, job_ids: Iterable[str], update: JobUpdate | None = None
+    ) -> tuple[RequestResult, ...]:
+        results: tuple[RequestResult, ...] = ()
+        for part in calls.about_jobs(kind, list(dict.fromkeys(job_ids)), update):
+            results += self._run(part)
+        return results
+
     def cancel(self, job_id: str) -> Job:
         """Cancels a job. Raises Conflict if it has ended by itself."""
         try:
@@ -232,7 +370,7 @@ class Client:
             Conflict: the job has not ended.
         """
         old = self.get(job_id_of(job))
-        return self.submit(requeued_spec(old), request_id)
+        return self._run(calls.submit(requeued_spec(old), request_id))
 
     def logs(
         self,
@@ -313,6 +451,65 @@ class Client:
         except DeadlineExceeded:
             raise final.late(timeout_s or 0.0) from None
         return final.result()
+
+    # Python functions as jobs
+
+    def submit_function(
+        self,
+        function: Callable[..., R],
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        python: str | os.PathLike[str] | None = None,
+        keep: bool = False,
+        options: Options | None = None,
+        **more_options: Any,
+    ) -> Future[R]:
+        """Submits a job that calls a Python function; its result comes back, or its exception.
+
+        `future = client.submit_function(train, 3, gpus=1, time_limit="1h")`, then `future.result()`. The call and the
+        result travel as files; the program's output is in `client.logs(future.job_id)`. An attempt that is lost runs
+        again: the function may be called more than once.
+
+        Args:
+            function: anything that cloudpickle can write, such as a function, a lambda or a closure.
+            args, kwargs: its arguments.
+            folder: where the files are: a folder that this process and the nodes see under the same path, and as whose
+                owner the job runs; None: `~/.local/state/adlro-functions`, right for a cluster of this machine.
+            python: the node's interpreter, of the same minor version and with cloudpickle; None: this one.
+            keep: leave the files when the result was read; those of a failed job stay anyway.
+            options, more_options: what the job asks for, as for `submit`: `gpus=2, memory="16GiB", env={...}`;
+                `options` may also be a JobSpec without a payload.
+
+        Raises:
+            InvalidInput: the function can't be pickled, or an option is wrong.
+        """
+        given = joined(options, more_options)
+        call = ship(function, args, kwargs or {}, folder=folder, keep=keep)
+        try:
+            spec = completed(spec_of(call, function, given, python), self._user)
+            spec = replace(spec, labels={**spec.labels, SESSION_LABEL: self._futures.session})
+            job = self._run(calls.submit(spec, call.request_id))
+        except (Unavailable, DeadlineExceeded):
+            raise  # the job may be recorded, and then needs its files
+        except BaseException:
+            call.remove()
+            raise
+        return self._futures.add(job, call)
+
+    def future_of(self, job: Job | str) -> Future[Any]:
+        """The future of a function's job, also of another process's.
+
+        Raises:
+            NotFound: there is no such job, or it runs no function.
+        """
+        found = self.get(job_id_of(job))
+        return self._futures.add(found, shipped_call_of(found))
+
+    def function_result(self, job: Job | str, timeout_s: float | None = None) -> Any:
+        """Waits for a function's job, also of another process's, and returns its result. Raises as a future does."""
+        future = self.future_of(job)
+        return future.result(timeout_s)
 
     # Cluster and telemetry (ingest, decompose)
 
@@ -455,6 +652,36 @@ class Client:
             if not token:
                 return
 
+    def set_quota(self, user: str, gpu_count: int | None) -> int | None:
+        """Limits the GPUs that the jobs of a user may hold at once; returns his quota before, None: he had none.
+
+        Args:
+            user: his name; "*": each user who has no quota of his own.
+            gpu_count: None: he has no quota of his own any more.
+        """
+        return self._run(calls.set_quota(user, gpu_count))
+
+    def quotas(self) -> tuple[Quota, ...]:
+        """Returns the quotas, with what their users' jobs hold."""
+        return self._run(calls.quotas())
+
+    def set_fair_share(
+        self, account: str, *, shares: float | None = None, group: str | None = None, remove: bool = False
+    ) -> FairShare:
+        """Sets the shares of a user or a group, or the group of a user; returns what is set now.
+
+        Args:
+            account: a user, or a group with `@` before its name.
+            shares: by which the account's GPU time is divided; None: as before.
+            group: of a user; empty: he is in none; None: as before.
+            remove: forgets what was set, instead.
+        """
+        return self._run(calls.set_fair_share(account, shares, group, remove=remove))
+
+    def fair_shares(self) -> tuple[FairShare, ...]:
+        """Returns the shares of users and groups, with the GPU time that counts for each."""
+        return self._run(calls.fair_shares())
+
     def drain(self, node_id: str, reason: str = "") -> tuple[str, ...]:
         """Starts no more jobs on a node; returns the jobs that still run there."""
         return self._run(calls.drain(node_id, reason))
@@ -471,8 +698,13 @@ class Client:
 
     def clock(self) -> Clock:
         """Returns the cluster's clock."""
-        description = self.describe_cluster()
-        return description.clock
+        try:
+            return (self.describe_cluster()).clock
+        except PermissionDenied:  # a submitter asks the orchestrator
+            clock = (self.cluster_capacity()).clock
+            if clock is None:
+                raise
+            return clock
 
     def set_clock(
         self, mode: ClockMode | None = None, *, scale: float | None = None, paused: bool | None = None
@@ -489,12 +721,13 @@ class Client:
             channel = self._channel(call.service)
             method = getattr(call.stub(channel), call.method)
             try:
-                answer = readable(method(call.request(), timeout=attempts.timeout_s))
+                answer = readable(self._channels.answer(method(call.request(), timeout=attempts.timeout_s)))
             except (grpc.RpcError, Unavailable) as error:
-                delay_s = attempts.delay_after(self._failed(error, call.service, channel))
+                failure = self._failed(error, call.service, channel)
             else:
                 return call.read(answer)
-            time.sleep(delay_s)
+            # Out of the except clause: gRPC's traceback would stand before the error that is raised here.
+            time.sleep(attempts.delay_after(failure))
 
     def _follow(
         self, follow: Follow[T], timeout_s: float | None = None, patience_s: float | None = None
@@ -509,7 +742,7 @@ class Client:
             failure: AdlroError
             try:
                 stream = method(follow.request(), timeout=left_s)
-                for message in stream:
+                for message in self._channels.messages(stream):
                     attempts.reset()
                     yield follow.read(readable(message))
                 if follow.complete:

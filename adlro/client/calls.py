@@ -14,19 +14,23 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 
 from adlro.client.endpoints import ServiceName
+from adlro.client.rules import checked_spec
 from adlro.errors import Unsupported
 from adlro.records.capacity import ClusterCapacity
 from adlro.records.cluster import Cluster
 from adlro.records.decisions import Decision, DecisionFilter, DecisionView
 from adlro.records.events import Clock, ClockMode, ClusterDescription
+from adlro.records.fair_share import FairShare
 from adlro.records.history import AttemptHistory
 from adlro.records.identity import Identity
+from adlro.records.job_requests import JobRequestKind, JobUpdate
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.matrices import ClusterPlanes, ClusterState, Telemetry
 from adlro.records.payloads import LogStream
 from adlro.records.predictions import Recollection, RuntimePrediction
+from adlro.records.quotas import Quota
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
-from adlro.records.submitting import Rejection, SubmittedJobs
+from adlro.records.submitting import Rejection, RequestResult, SubmittedArray, SubmittedJobs
 from adlro.records.waiting import WaitingExplanation
 from adlro.records.watching import JobFilter, JobOrder, JobPage, JobView
 from adlro.v1 import (
@@ -43,6 +47,7 @@ from adlro.v1 import (
 )
 from adlro.wire import (
     PlanesAssembly,
+    array_from_proto,
     capacity_from_proto,
     clock_from_proto,
     cluster_from_proto,
@@ -50,6 +55,7 @@ from adlro.wire import (
     decision_filter_to_proto,
     decision_from_proto,
     description_from_proto,
+    fair_share_from_proto,
     filter_to_proto,
     history_from_proto,
     identity_from_proto,
@@ -57,11 +63,14 @@ from adlro.wire import (
     page_from_proto,
     policy_from_proto,
     prediction_from_proto,
+    quota_from_proto,
     recollection_from_proto,
+    result_from_proto,
     spec_to_proto,
     status_from_proto,
     submitted_from_proto,
     telemetry_from_proto,
+    update_to_proto,
     waiting_from_proto,
 )
 
@@ -70,6 +79,8 @@ T = TypeVar("T")
 # Jobs in one SubmitJobs stream: small enough that each stream ends well within a call's timeout, and that little is
 # sent again after a failure.
 SUBMIT_CHUNK = 500
+# Jobs in one call about several: each answer has the jobs, and must fit into a message.
+REQUESTS_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +101,17 @@ class Call(Generic[T]):
         return self.message if self.message is not None else iter(self.messages)
 
 
+Requests = Iterator[Call[tuple[RequestResult, ...]]]
+"""The calls of a request about many jobs."""
+
+
 def submit(spec: JobSpec, request_id: str | None) -> Call[Job]:
-    """SubmitJob; without a request id a new one is made, so that repetition is safe."""
+    """SubmitJob; without a request id a new one is made, so that repetition is safe. Raises InvalidInput."""
     return Call(
         ServiceName.INGEST,
         job_service_pb2_grpc.JobServiceStub,
         "SubmitJob",
-        job_service_pb2.SubmitJobRequest(job=spec_to_proto(spec), request_id=request_id or str(uuid.uuid4())),
+        job_service_pb2.SubmitJobRequest(job=checked_spec(spec), request_id=request_id or str(uuid.uuid4())),
         lambda answer: job_from_proto(answer.job),
     )
 
@@ -205,6 +220,51 @@ def cancel(job_id: str) -> Call[Job]:
         job_service_pb2.CancelJobRequest(job_id=job_id),
         lambda answer: job_from_proto(answer.job),
     )
+
+
+def submit_array(
+    spec: JobSpec, indexes: Sequence[int], max_running_count: int, request_id: str | None
+) -> Call[SubmittedArray]:
+    """SubmitArray; without a request id a new one is made, so that repetition is safe."""
+    return _jobs(
+        "SubmitArray",
+        job_service_pb2.SubmitArrayRequest(
+            job=checked_spec(spec),
+            indexes=indexes,
+            max_running_count=max_running_count,
+            request_id=request_id or str(uuid.uuid4()),
+        ),
+        array_from_proto,
+    )
+
+
+def about_jobs(kind: JobRequestKind | None, job_ids: Sequence[str], update: JobUpdate | None = None) -> Requests:
+    """CancelJobs (no kind), HoldJobs, ReleaseJobs or UpdateJobs: a call for each so many jobs."""
+    request_id = str(uuid.uuid4())
+    for start in range(0, len(job_ids), REQUESTS_AT_ONCE):
+        part = job_ids[start : start + REQUESTS_AT_ONCE]
+        match kind:
+            case None:
+                yield _jobs("CancelJobs", job_service_pb2.CancelJobsRequest(job_ids=part), _read_results)
+            case JobRequestKind.HOLD:
+                hold = job_service_pb2.HoldJobsRequest(job_ids=part, request_id=request_id)
+                yield _jobs("HoldJobs", hold, _read_results)
+            case JobRequestKind.RELEASE:
+                release = job_service_pb2.ReleaseJobsRequest(job_ids=part, request_id=request_id)
+                yield _jobs("ReleaseJobs", release, _read_results)
+            case JobRequestKind.UPDATE:
+                change = job_service_pb2.UpdateJobsRequest(
+                    job_ids=part, update=update_to_proto(update or JobUpdate()), request_id=request_id
+                )
+                yield _jobs("UpdateJobs", change, _read_results)
+
+
+def _read_results(answer: Any) -> tuple[RequestResult, ...]:
+    return tuple(result_from_proto(each) for each in answer.results)
+
+
+def _jobs(method: str, message: Message, read: Callable[[Any], T]) -> Call[T]:
+    return Call(ServiceName.INGEST, job_service_pb2_grpc.JobServiceStub, method, message, read)
 
 
 def watch_request(
@@ -408,6 +468,44 @@ def undrain(node_id: str) -> Call[None]:
     """UndrainNode."""
     return _orchestrator(
         "UndrainNode", orchestrator_service_pb2.UndrainNodeRequest(node_id=node_id), lambda _answer: None
+    )
+
+
+def set_quota(user: str, gpu_count: int | None) -> Call[int | None]:
+    """SetQuota; the answer is the quota before."""
+    return _orchestrator(
+        "SetQuota",
+        orchestrator_service_pb2.SetQuotaRequest(user=user, gpu_count=gpu_count),
+        lambda answer: answer.previous_gpu_count if answer.HasField("previous_gpu_count") else None,
+    )
+
+
+def quotas() -> Call[tuple[Quota, ...]]:
+    """ListQuotas."""
+    return _orchestrator(
+        "ListQuotas",
+        orchestrator_service_pb2.ListQuotasRequest(),
+        lambda answer: tuple(quota_from_proto(each) for each in answer.quotas),
+    )
+
+
+def set_fair_share(
+    account: str, shares: float | None = None, group: str | None = None, *, remove: bool = False
+) -> Call[FairShare]:
+    """SetFairShare; the answer is what is set now."""
+    return _orchestrator(
+        "SetFairShare",
+        orchestrator_service_pb2.SetFairShareRequest(account=account, shares=shares, group=group, remove=remove),
+        lambda answer: fair_share_from_proto(answer.fair_share),
+    )
+
+
+def fair_shares() -> Call[tuple[FairShare, ...]]:
+    """ListFairShares."""
+    return _orchestrator(
+        "ListFairShares",
+        orchestrator_service_pb2.ListFairSharesRequest(),
+        lambda answer: tuple(fair_share_from_proto(each) for each in answer.fair_shares),
     )
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator
+from typing import TypeVar
 
 import grpc
 
 from adlro.client.transport import STATUS_TRIES
 from adlro.kit.channel import open_blocking_channel, open_channel
 from adlro.kit.credentials import Credentials
+
+T = TypeVar("T")
 
 
 class AsyncChannels:
@@ -47,6 +51,24 @@ class AsyncChannels:
             self._left.add(leaving)
             leaving.add_done_callback(self._left.discard)
 
+    async def answer(self, call: Awaitable[T]) -> T:
+        """The answer to a call.
+
+        gRPC forgets a cancellation that comes in the moment of the answer: its task would go on as if nobody had asked
+        for its end.
+        """
+        asked = _cancellations()
+        answer = await call
+        _check_not_cancelled(asked)
+        return answer
+
+    async def messages(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
+        """The messages of a stream, as `answer`."""
+        asked = _cancellations()
+        async for message in stream:
+            _check_not_cancelled(asked)
+            yield message
+
     async def close(self) -> None:
         """Ends running calls and closes all channels."""
         channels, self._open = list(self._open.values()), {}
@@ -54,6 +76,18 @@ class AsyncChannels:
             await channel.close(None)
         for leaving in list(self._left):
             leaving.cancel()
+
+
+def _cancellations() -> int:
+    """How often the end of the present task was asked for."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def _check_not_cancelled(asked: int) -> None:
+    """Raises CancelledError if the end of the present task was asked for more often by now."""
+    if _cancellations() > asked:
+        raise asyncio.CancelledError
 
 
 class Channels:
@@ -88,6 +122,14 @@ class Channels:
             closing = self._left.popleft() if len(self._left) > STATUS_TRIES else None
         if closing is not None:
             closing.close()
+
+    def answer(self, answer: T) -> T:
+        """As of `AsyncChannels`: threads are not cancelled."""
+        return answer
+
+    def messages(self, stream: Iterable[T]) -> Iterator[T]:
+        """As of `AsyncChannels`."""
+        return iter(stream)
 
     def close(self) -> None:
         """As of `AsyncChannels`."""

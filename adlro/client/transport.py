@@ -48,7 +48,16 @@ _TLS_PROBLEMS = (
 
 
 def to_error(error: grpc.RpcError, service: ServiceName, address: str) -> AdlroError:
-    """The AdlroError of a failed call; if the call reached no service, the message has the address."""
+    """The AdlroError of a failed call; if the call reached no service, the message has the address.
+
+    It has gRPC's error as `rpc`. Raise it outside of the `except` clause: otherwise gRPC's traceback stands before it.
+    """
+    known = _to_error(error, service, address)
+    known.rpc = error
+    return known
+
+
+def _to_error(error: grpc.RpcError, service: ServiceName, address: str) -> AdlroError:
     known = from_rpc_error(error)
     if isinstance(known, Unavailable) and not _has_details(error):
         problem = _tls_problem(known.message)

@@ -89,13 +89,14 @@ class Attempt:
 
 
 class _Part(NamedTuple):
-    """What an attempt holds at one of its GPUs: `memory_mib` of the node."""
+    """What an attempt holds at one of its GPUs: `memory_mib` of the node; `exclusive`: no other may be there."""
 
     gpu_id: str
     share: float
     gpu_memory_mib: int
     cpu_cores: int
     memory_mib: int
+    exclusive: bool
 
 
 class Attempts:
@@ -387,6 +388,8 @@ class Attempts:
             gpu.memory_mib += sign * part.gpu_memory_mib
             node.cpu_cores += sign * part.cpu_cores
             node.memory_mib += sign * part.memory_mib
+            node.parts -= sign
+            node.alone -= sign * part.exclusive
 
     def _parts_of(self, attempt: Attempt) -> tuple[_Part, ...]:
         spec = attempt.spec
@@ -407,6 +410,7 @@ class Attempts:
                     max(0, spec.gpu_memory_mib - sum(other.gpu_memory_mib for other, _ in there)),
                     max(0, spec.cpu_cores - sum(other.cpu_cores for other, _ in there)),
                     max(0, spec.memory_mib - sum(other.memory_mib for other, _ in there)),
+                    spec.exclusive,
                 )
             )
         return tuple(parts)

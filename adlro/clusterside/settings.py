@@ -14,7 +14,7 @@ class ClusterSettings(ServiceSettings):
 
     service_name: ClassVar[str] = "cluster"
 
-    # Samples a second of wall time; 0 = no telemetry.
     telemetry_hz: float = Field(default=2.0, ge=0, le=1000, allow_inf_nan=False)
-    # Where the cluster is described and telemetry is pushed to; empty = nowhere.
+    """Telemetry samples a second of wall time; 0: none."""
     ingest_address: str = ""
+    """Ingest, for the cluster's description and telemetry; empty: neither is sent."""

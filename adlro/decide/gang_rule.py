@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.reservation import Kept, room_to_keep
+from adlro.decide.looked import ALONE, Looked, is_picky
+from adlro.decide.reservation import Kept, look_again, look_as, room_to_keep
 from adlro.numeric.compiled import compiled_call, compiled_part
 from adlro.numeric.exact_compiled import log
 from adlro.state.gangs import NEVER, Outlook, ends_sooner, free_at_s
@@ -69,6 +70,7 @@ class Surroundings(NamedTuple):
         known: (1,) number of the decision, from 1.
         key: (_SLOTS, _KEY) of which free time, and of which decision.
         wait_s: (_SLOTS,) these times.
+        plain_s: (G,) room: when GPUs are free, while the outlook is as one job sees it (`as_seen_by`).
     """
 
     outlook: Outlook
@@ -82,6 +84,7 @@ class Surroundings(NamedTuple):
     known: Ints
     key: Ints
     wait_s: Floats
+    plain_s: Floats
 
 
 def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
@@ -99,7 +102,23 @@ def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
         known=np.zeros(1, dtype=np.int64),
         key=np.zeros((_SLOTS, _KEY), dtype=np.int64),
         wait_s=np.zeros(_SLOTS),
+        plain_s=np.zeros(gpus),
     )
+
+
+@compiled_part
+def as_seen_by(surroundings: Surroundings, looked: Looked, n: int, job: int) -> None:
+    """Lets the outlook be as a picky job of cluster n sees it, until `as_seen_by_all`."""
+    surroundings.known[0] += 1
+    alone = is_picky(looked, n, job, ALONE)
+    look_as(surroundings.outlook, looked.kind_duration_s[n, job], looked.gpu_kind[n], alone, surroundings.plain_s)
+
+
+@compiled_part
+def as_seen_by_all(surroundings: Surroundings) -> None:
+    """Lets the outlook be as jobs that are not picky see it."""
+    surroundings.known[0] += 1
+    look_again(surroundings.outlook, surroundings.plain_s)
 
 
 @compiled_part

@@ -19,17 +19,44 @@ import numpy as np
 from adlro.decide.gang_rule import (
     GangRule,
     Surroundings,
+    as_seen_by,
+    as_seen_by_all,
     cost_of,
     count_gpus,
     fill_model_s,
     is_too_long,
     unused_share,
 )
-from adlro.decide.looked import Looked
-from adlro.decide.reservation import MODEL, SPREAD, may_start, reserve
+from adlro.decide.looked import ALONE, CHOOSES, Looked, is_picky
+from adlro.decide.reservation import MODEL, SPREAD, keep_whole, may_start, reserve
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.exact_compiled import log, log1p
-from adlro.state.observation import Floats, Gangs, Ints
+from adlro.state.gangs import Outlook
+from adlro.state.observation import Floats, Gangs, Ints, Observation
+
+
+def never_short(observation: Observation, outlook: Outlook, n: int) -> bool:
+    """Whether neither cores nor memory ever keep a job from a GPU of a model on which it can run.
+
+    GPUs of a model have equal memory then, and a node has enough for as many of the most demanding jobs as it has GPUs.
+    """
+    model, gpu_memory_mib = outlook.gpu_model, outlook.gpu_memory_mib
+    there = np.flatnonzero(gpu_memory_mib >= 0)
+    greatest = np.zeros(len(observation.gpu_models), dtype=np.int64)
+    np.maximum.at(greatest, model[there], gpu_memory_mib[there])
+    if (greatest[model[there]] != gpu_memory_mib[there]).any():
+        return False
+    nodes, node, waiting = len(outlook.node_cores_free), outlook.gpu_node[there], observation.job_waiting[n]
+    gpus = np.bincount(node, minlength=nodes)
+    for free, held, asked in (
+        (outlook.node_cores_free, outlook.gpu_cores_held, observation.job_cores[n]),
+        (outlook.node_memory_free_mib, outlook.gpu_memory_held_mib, observation.job_memory_mib[n]),
+    ):
+        total = free + np.bincount(node, weights=held[there], minlength=nodes).astype(np.int64)
+        most = max(int(asked.max(initial=0, where=waiting)), int(held.max(initial=0)))
+        if (most * gpus > total).any():
+            return False
+    return True
 
 
 @compiled
@@ -72,6 +99,9 @@ def score_cluster(
         if gpu_count == 1:
             for kind in range(duration_s.shape[0]):
                 best_of_kind[kind] = -1
+        picky = is_picky(looked, n, job, CHOOSES + ALONE)
+        if picky:
+            as_seen_by(surroundings, looked, n, job)
         length_ln = age_ln = np.nan
         for row in range(begin, end):
             scores[row] = -np.inf
@@ -125,6 +155,8 @@ def score_cluster(
                 unused = _unused_by_set(surroundings, table.gpus[row], gpu_count)
             scores[row] = -cost_of(rule, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
             best = max(best, scores[row])
+        if picky:
+            as_seen_by_all(surroundings)
     if reserved >= 0 and kept.start_s[0] == 0.0:
         for row in range(table.first[n, reserved], table.first[n, reserved + 1]):
             if is_reserved_set(surroundings, table.gpu[row], table.spread[row]):
@@ -238,7 +270,10 @@ def _drained_job(rule: GangRule, surroundings: Surroundings, looked: Looked, gan
 def reserve_for_job(surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int, job: int) -> float:
     """Works out the reservation of a job of cluster n."""
     fill_model_s(surroundings, gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job])
-    return float(
+    picky = is_picky(looked, n, job, CHOOSES + ALONE)
+    if picky:
+        as_seen_by(surroundings, looked, n, job)
+    start_s = float(
         reserve(
             surroundings.outlook,
             gangs.gpu_count[n, job],
@@ -252,3 +287,8 @@ def reserve_for_job(surroundings: Surroundings, looked: Looked, gangs: Gangs, n:
             surroundings.kept,
         )
     )
+    if picky:
+        as_seen_by_all(surroundings)
+        if is_picky(looked, n, job, ALONE):
+            keep_whole(surroundings.kept)
+    return start_s

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.looked import Looked
+from adlro.decide.looked import ALONE, Looked, is_picky
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.exact_compiled import exp, log, log1p
 from adlro.state.observation import Bools, Floats, Ints
@@ -332,6 +332,8 @@ def score_batch(rule: HoldRule, surroundings: Surroundings, looked: Looked, scor
             begin, end = table.first[n, job], table.first[n, job + 1]
             if begin < end:
                 waited_s = looked.time_s[n] - looked.job_submit_s[n, job]
+                # When a whole node is free is not known here: a job that must be alone there holds for none.
+                its_drain_s = np.inf if is_picky(looked, n, job, ALONE) else drain_s
                 score_job(
                     rule,
                     surroundings,
@@ -339,6 +341,6 @@ def score_batch(rule: HoldRule, surroundings: Surroundings, looked: Looked, scor
                     table.gpu[begin:end],
                     looked.job_cores[n, job],
                     waited_s,
-                    drain_s,
+                    its_drain_s,
                     scores[begin:end],
                 )

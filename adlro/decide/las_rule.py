@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.looked import Looked
+from adlro.decide.looked import ALONE, CHOOSES, Looked, is_picky
 from adlro.decide.stop_rule import Wish, find_stop
 from adlro.decide.stops import Stops
 from adlro.numeric.compiled import compiled, compiled_part
@@ -51,6 +51,9 @@ def choose_by_service(
                 best, best_s = row, table.duration_s[row]
         if best >= 0:
             return best
+        if is_picky(looked, n, job, ALONE):
+            continue  # it waits for empty nodes
+        picky = is_picky(looked, n, job, CHOOSES)
         duration_s, gpu_count = looked.kind_duration_s[n, job], gangs.gpu_count[n, job]
         _fill_model_s(room, duration_s)
         for _ in range(room.model_s.shape[0]):
@@ -74,7 +77,12 @@ def choose_by_service(
                 duration_s,
                 rank_s[job],
             )
-            if find_stop(factor, stops, wish, room.gpus) < np.inf:
+            if picky:
+                stops.known[0] += 1  # what it can't have others may
+            loss = find_stop(factor, stops, wish, room.gpus)
+            if picky:
+                stops.known[0] += 1
+            if loss < np.inf:
                 return int(-2 - job)
     return -1
 

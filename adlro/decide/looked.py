@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 from adlro.numeric.compiled import compiled_part
 from adlro.state.observation import Bools, CandidateTable, Floats, Ints, Observation
 
+CHOOSES, ALONE = 1, 2
+"""Parts of `Looked.picky`: the job may not run on each node; it must be alone on its nodes."""
+
 
 class Looked(NamedTuple):
-    """The fields of an observation that compiled code reads, with their names there."""
+    """The fields of an observation that compiled code reads, with their names there.
+
+    Attributes:
+        picky: (N, J) a sum of CHOOSES and ALONE; 0: neither; J is 0 where no such job waits.
+    """
 
     time_s: Floats
     gpu_memory_mib: Ints
@@ -34,6 +41,7 @@ class Looked(NamedTuple):
     kind_duration_s: Floats
     hold_allowed: Bools
     table: CandidateTable
+    picky: Ints
 
 
 _FLOATS = ("time_s", "gpu_remaining_s", "job_priority", "job_submit_s", "kind_duration_s")
@@ -41,14 +49,39 @@ _BOOLS = ("gpu_idle", "job_waiting", "hold_allowed")
 _TYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(np.float64 if name in _FLOATS else np.bool_ if name in _BOOLS else np.int64)
     for name in Looked._fields
-    if name != "table"
+    if name not in ("table", "picky")
 }
 
 
 def looked_at(observation: Observation) -> Looked:
     """The fields of an observation; copies only those of another type or layout."""
     columns: dict[str, Any] = {name: as_type(getattr(observation, name), wanted) for name, wanted in _TYPES.items()}
-    return Looked(**columns, table=observation.table)
+    return Looked(**columns, table=observation.table, picky=_picky(observation))
+
+
+def _picky(observation: Observation) -> Ints:
+    rules = observation.nodes
+    if rules is None:
+        return np.zeros((len(observation.time_s), 0), dtype=np.int64)
+    picky: Ints = CHOOSES * rules.job_choosing.astype(np.int64) + ALONE * rules.job_exclusive
+    return picky
+
+
+@compiled_part
+def is_picky(looked: Looked, n: int, job: int, how: int) -> bool:
+    """Whether a job is picky in one of some ways: CHOOSES, ALONE or their sum."""
+    return bool(looked.picky.shape[1] > 0 and (looked.picky[n, job] & how) != 0)
+
+
+@compiled_part
+def may_start_at(looked: Looked, n: int, job: int, gpu: int) -> bool:
+    """Whether a job of one GPU that has room on an idle GPU's node may start there: not beside others, if ALONE."""
+    if not is_picky(looked, n, job, ALONE):
+        return True
+    for row in range(looked.table.first[n, job], looked.table.first[n, job + 1]):
+        if is_alike(looked, n, looked.table.gpu[row], gpu):
+            return True
+    return False
 
 
 def as_type(column: NDArray[Any], wanted: np.dtype[Any] | type[np.generic]) -> NDArray[Any]:

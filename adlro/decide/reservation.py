@@ -32,7 +32,7 @@ SAME_INSTANT_S = 1e-6
 """Times closer together than this are one instant: sums of floats depend on the clock's time. So what ends this much
 after a start is free at it, and an end counts as earlier only by more than this."""
 
-MODEL, SPREAD, SLACK, CORES, MEMORY_MIB, GPU_MEMORY_MIB = range(6)
+MODEL, SPREAD, SLACK, CORES, MEMORY_MIB, GPU_MEMORY_MIB, WHOLE = range(7)
 """Places in `Kept.figures`."""
 
 
@@ -41,7 +41,8 @@ class Kept(NamedTuple):
 
     Attributes:
         start_s: (1,) expected time until the job starts; inf: it can never start.
-        figures: (6,) by MODEL and so on: of the set the model, whether it is spread, and the slack; then of the job.
+        figures: (7,) by MODEL and so on: of the set the model, whether it is spread, and the slack; then of the job;
+            and whether it must be alone on the nodes: then there is no slack.
         node: (M,) whether the node is kept.
         able, cores, memory_mib: (M,) of a kept node at the start: GPUs that the job could take, and what is free.
         taken: (M,) room.
@@ -60,7 +61,7 @@ def room_to_keep(nodes: int) -> Kept:
     """Room for a cluster of up to this many nodes; one per thread."""
     able, cores, memory_mib, taken = np.zeros((4, nodes), dtype=np.int64)
     return Kept(
-        np.full(1, np.inf), np.zeros(6, dtype=np.int64), np.zeros(nodes, dtype=np.bool_), able, cores, memory_mib, taken
+        np.full(1, np.inf), np.zeros(7, dtype=np.int64), np.zeros(nodes, dtype=np.bool_), able, cores, memory_mib, taken
     )
 
 
@@ -108,6 +109,7 @@ def reserve(
     figures = kept.figures
     figures[MODEL], figures[SPREAD], figures[SLACK] = best_model, 0, 0
     figures[CORES], figures[MEMORY_MIB], figures[GPU_MEMORY_MIB] = cores, memory_mib, gpu_memory_mib
+    figures[WHOLE] = 0
     for node in range(kept.node.shape[0]):
         kept.node[node] = False
     if best_model < 0:
@@ -174,9 +176,57 @@ def may_start(
             able += outlook.gpu_model[gpu] == model and outlook.gpu_memory_mib[gpu] >= gpu_memory_mib
             taken += 1
             i += 1
+        if kept.node[node] and kept.figures[WHOLE] == 1:
+            return False
         if kept.node[node]:
             lost += lessens(kept, node, taken, able, cores, memory_mib)
     return bool(lost <= kept.figures[SLACK])
+
+
+@compiled_part
+def keep_whole(kept: Kept) -> None:
+    """Keeps whole nodes: no job may start there that isn't expected to end by then."""
+    kept.figures[WHOLE], kept.figures[SLACK] = 1, 0
+
+
+@compiled_part
+def look_as(outlook: Outlook, duration_s: Floats, gpu_kind: Ints, alone: bool, plain_s: Floats) -> None:
+    """Lets an outlook be as a picky job sees it, until `look_again`.
+
+    GPUs are never free on nodes where the job must not run, and if it must be alone, none of a node is free before all
+    are whose time is known.
+
+    Args:
+        duration_s: (S,) expected duration of the job on each kind.
+        gpu_kind: (G,).
+        alone: whether it must be alone on its nodes.
+        plain_s: (G,) room: as the others see it.
+    """
+    for gpu in range(plain_s.shape[0]):
+        plain_s[gpu] = outlook.gpu_free_s[gpu]
+    for node in range(outlook.node_first_gpu.shape[0] - 1):
+        latest_s, may = 0.0, False
+        for gpu in range(outlook.node_first_gpu[node], outlook.node_first_gpu[node + 1]):
+            may = may or duration_s[gpu_kind[gpu]] < np.inf
+            if plain_s[gpu] < np.inf:
+                latest_s = max(latest_s, plain_s[gpu])
+        for gpu in range(outlook.node_first_gpu[node], outlook.node_first_gpu[node + 1]):
+            if not may:
+                outlook.gpu_free_s[gpu] = np.inf
+            elif alone and plain_s[gpu] < np.inf:
+                outlook.gpu_free_s[gpu] = latest_s
+
+
+@compiled_part
+def look_again(outlook: Outlook, plain_s: Floats) -> None:
+    """Lets an outlook be as it was before `look_as`."""
+    for gpu in range(plain_s.shape[0]):
+        outlook.gpu_free_s[gpu] = plain_s[gpu]
+
+
+@compiled
+def _look_as(outlook: Outlook, duration_s: Floats, gpu_kind: Ints, alone: bool, plain_s: Floats) -> None:
+    look_as(outlook, duration_s, gpu_kind, alone, plain_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +264,8 @@ def reservation_of(observation: Observation, n: int, job: int) -> Reservation | 
     wait_s = _reserve(outlook, *figures, nodes, duration_s, speed, kept)
     if not wait_s < np.inf:
         return None
+    if observation.nodes is not None and observation.nodes.job_exclusive[n, job]:
+        kept.figures[WHOLE], kept.figures[SLACK] = 1, 0
     return Reservation(
         job,
         int(kept.figures[MODEL]),
@@ -279,11 +331,17 @@ def job_outlook(
 ) -> tuple[Outlook, Ints, Floats, Floats, tuple[int, int, int, int, int]]:
     """What `reserve` reads of a job: the outlook, packed nodes, durations and spread speeds by model, and figures.
 
-    The duration on a model is the shortest expected one on its GPUs.
+    The duration on a model is the shortest expected one on its GPUs. The outlook is as the job sees it (`look_as`).
     """
     gangs, models = observation.gangs, len(observation.gpu_models)
     outlook = outlook_of(observation, n)
     there = np.isfinite(outlook.gpu_free_s)
+    rules = observation.nodes
+    if rules is not None and (rules.job_choosing[n, job] or rules.job_exclusive[n, job]):
+        outlook = outlook._replace(gpu_free_s=outlook.gpu_free_s.copy())
+        its_s = np.ascontiguousarray(observation.kind_duration_s[n, job], dtype=np.float64)
+        alone, plain_s = bool(rules.job_exclusive[n, job]), np.zeros(len(there))
+        _look_as(outlook, its_s, _ints(observation.gpu_kind[n]), alone, plain_s)
     duration_s = np.full(models, np.inf)
     np.minimum.at(duration_s, outlook.gpu_model[there], observation.durations_s(n, job)[there])
     nodes, spread_speed, gpu_count, max_nodes = np.ones(models, dtype=np.int64), np.ones(models), 1, 0

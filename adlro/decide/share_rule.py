@@ -30,11 +30,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.gang_rule import GangRule, cost_of, count_gpus, fill_model_s, is_too_long
+from adlro.decide.gang_rule import (
+    GangRule,
+    as_seen_by,
+    as_seen_by_all,
+    cost_of,
+    count_gpus,
+    fill_model_s,
+    is_too_long,
+)
 from adlro.decide.gang_rule import Surroundings as GangSurroundings
 from adlro.decide.gang_scores import reserve_for_job
 from adlro.decide.hold_rule import HoldRule, Surroundings, best_duration_s, look_around
-from adlro.decide.looked import Looked
+from adlro.decide.looked import CHOOSES, Looked, is_picky
 from adlro.decide.reservation import SAME_INSTANT_S
 from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.numeric.exact_compiled import log, log1p
@@ -312,7 +320,10 @@ def find_pairs_beside_gangs(
             if not plain:
                 cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
                 gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
-            if cost_s > rule.theta * best_s and is_too_long(
+            picky = cost_s > rule.theta * best_s and is_picky(looked, n, job, CHOOSES)
+            if picky:
+                as_seen_by(surroundings, looked, n, job)
+            too_long = cost_s > rule.theta * best_s and is_too_long(
                 rule,
                 surroundings,
                 cost_s,
@@ -323,7 +334,10 @@ def find_pairs_beside_gangs(
                 gpu_memory_mib,
                 gangs.nodes[n, job],
                 gangs.spread_speed[n, job],
-            ):
+            )
+            if picky:
+                as_seen_by_all(surroundings)
+            if too_long:
                 continue
         waited_s = max(looked.time_s[n] - looked.job_submit_s[n, job], 0.0)
         cost = cost_of(rule, 1, log(best_s), log(cost_s / best_s), 0.0, log1p(waited_s / best_s))

@@ -23,8 +23,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.gang_rule import GangRule, Surroundings, cost_of, fill_model_s, is_too_long
-from adlro.decide.looked import Looked
+from adlro.decide.gang_rule import (
+    GangRule,
+    Surroundings,
+    as_seen_by,
+    as_seen_by_all,
+    cost_of,
+    fill_model_s,
+    is_too_long,
+)
+from adlro.decide.looked import ALONE, CHOOSES, Looked, is_picky
 from adlro.decide.stop_rule import Wish, find_stop
 from adlro.decide.stops import Stops
 from adlro.numeric.compiled import compiled, compiled_part
@@ -88,8 +96,8 @@ def choose_stop(
     """
     best, best_job, time_s = np.inf, -1, looked.time_s[n]
     for job in range(looked.job_waiting.shape[1]):
-        if not looked.job_waiting[n, job]:
-            continue
+        if not looked.job_waiting[n, job] or is_picky(looked, n, job, ALONE):
+            continue  # one that must be alone waits for empty nodes
         gpu_count, duration_s, nodes = gangs.gpu_count[n, job], looked.kind_duration_s[n, job], gangs.nodes[n, job]
         weight = width_weight[gpu_count]
         best_s = fill_model_s(surroundings, gpu_count, duration_s, nodes)
@@ -98,6 +106,7 @@ def choose_stop(
         _fill_longest_s(surroundings, duration_s, room.longest_s)
         cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
         gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
+        picky = is_picky(looked, n, job, CHOOSES)
         length_ln = age_ln = np.nan
         for model in range(room.longest_s.shape[0]):
             its_s = room.longest_s[model]
@@ -118,7 +127,9 @@ def choose_stop(
                     cores_now, memory_now_mib, gpu_memory_now_mib = 0, 0, 0
                 else:
                     cores_now, memory_now_mib, gpu_memory_now_mib = cores, memory_mib, gpu_memory_mib
-                if is_too_long(
+                if picky:
+                    as_seen_by(surroundings, looked, n, job)
+                too_long = is_too_long(
                     rule,
                     surroundings,
                     its_s,
@@ -129,7 +140,10 @@ def choose_stop(
                     gpu_memory_now_mib,
                     nodes,
                     gangs.spread_speed[n, job],
-                ):
+                )
+                if picky:
+                    as_seen_by_all(surroundings)
+                if too_long:
                     continue
             wish = Wish(
                 model,
@@ -141,7 +155,11 @@ def choose_stop(
                 duration_s,
                 its_s * weight,
             )
+            if picky:
+                stops.known[0] += 1  # what it can't have others may
             loss = find_stop(factor, stops, wish, room.found)
+            if picky:
+                stops.known[0] += 1
             if loss < np.inf:
                 best, best_job = cost, job
                 for i in range(gpu_count):

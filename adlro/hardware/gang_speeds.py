@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from adlro.hardware.speeds import GAVEL_APPLICATIONS, GAVEL_REFERENCE_GPU_MODEL, GAVEL_STEPS_PER_S, JOB_TYPE_OF
 from adlro.numeric.exact import exp, log
+from adlro.package_data import csv_rows
 from adlro.records.jobs import JobType
-from adlro.tables import csv_rows
 
 EVERY_FAMILY = "*"
 

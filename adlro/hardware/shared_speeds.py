@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from adlro.tables import csv_rows
+from adlro.package_data import csv_rows
 
 _SIZED = re.compile(r"(?P<family>.+?) \([^()0-9]*(?P<size>[0-9]+(?:\.[0-9]+)?)[^()0-9]*\)")
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from adlro.package_data import csv_rows
 from adlro.records.cluster import Gpu, GpuSpec
-from adlro.tables import csv_rows
 
 
 @dataclass(frozen=True, slots=True)

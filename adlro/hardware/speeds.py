@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from adlro.errors import InvalidInput
 from adlro.numeric.exact import exp, log
+from adlro.package_data import csv_rows
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import KINDS_OF_WORK, JobType
-from adlro.tables import csv_rows
 
 REFERENCE_GPU_MODEL = "v100_sxm2"
 

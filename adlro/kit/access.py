@@ -28,6 +28,11 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.JobService/GetJob": _ALL,
     "/adlro.v1.JobService/ListJobs": _ALL,
     "/adlro.v1.JobService/CancelJob": _OWNERS,
+    "/adlro.v1.JobService/CancelJobs": _OWNERS,
+    "/adlro.v1.JobService/SubmitArray": _OWNERS,
+    "/adlro.v1.JobService/HoldJobs": _OWNERS,
+    "/adlro.v1.JobService/ReleaseJobs": _OWNERS,
+    "/adlro.v1.JobService/UpdateJobs": _OWNERS,
     "/adlro.v1.JobService/WatchJobs": _ALL,
     "/adlro.v1.JobService/ReadJobLogs": _ALL,
     # A submitter gets the attempts of others without whose they are.
@@ -58,6 +63,12 @@ ROLES: Final[dict[str, frozenset[Role]]] = {
     "/adlro.v1.OrchestratorService/UndrainNode": _OPERATORS,
     # What a job may ask for now; it names no job and no user.
     "/adlro.v1.OrchestratorService/GetClusterCapacity": _ALL,
+    "/adlro.v1.OrchestratorService/SetQuota": _OPERATORS,
+    # A submitter gets his own alone.
+    "/adlro.v1.OrchestratorService/ListQuotas": _ALL,
+    "/adlro.v1.OrchestratorService/SetFairShare": _OPERATORS,
+    # A submitter gets his own, and his group's.
+    "/adlro.v1.OrchestratorService/ListFairShares": _ALL,
     "/adlro.v1.ClusterService/DescribeCluster": _READERS,
     "/adlro.v1.ClusterService/LaunchJob": _SERVICES,
     "/adlro.v1.ClusterService/StopJob": _SERVICES,

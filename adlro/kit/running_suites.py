@@ -35,11 +35,13 @@ class RunningSuite:
     Attributes:
         addresses: of its services, `host:port`.
         token_file: file with a token for its services.
+        data_dir: its data directory.
         page: the link of its live page; empty: it has none.
     """
 
     addresses: frozenset[str]
     token_file: str
+    data_dir: Path
     page: str = ""
 
 
@@ -94,7 +96,7 @@ def running_suite(server: str) -> RunningSuite | None:
         return None
     if not _is_locked(data_dir / LOCK):
         return None
-    return RunningSuite(frozenset(map(str, addresses.values())), token_file, str(status.get("page") or ""))
+    return RunningSuite(frozenset(map(str, addresses.values())), token_file, data_dir, str(status.get("page") or ""))
 
 
 def _note(server: str) -> Path:

@@ -20,9 +20,10 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from adlro.kit.addresses import split_address
+from adlro.kit.wrong_values import wrong_value
 
 PREFIX = "ADLRO_"
-SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "web")
+SERVICES = ("ingest", "decompose", "orchestrator", "simcluster", "web", "notify")
 # Services for the machine itself, which have no container.
 HOST_SERVICES = ("local",)
 # Services that ADLRO does not include: adapters to clusters (adlro/clusterside).
@@ -48,61 +49,63 @@ class UnknownSetting(ValueError):
 class ServiceSettings(BaseSettings):
     """The settings of every service; a service adds its own fields.
 
-    Attributes:
-        listen: `host:port` for gRPC; port 0 selects a free one.
-        metrics_listen: `host:port` for Prometheus over HTTP; empty: off.
-        redis_url: the store's URL; has the password of `redis_password_file`, so never logged
-            (`adlro.kit.redis.redacted`).
-        redis_password_file: file with its password; empty: none, or the URL's.
-        log_level: debug, info, warning or error.
-        drain_timeout_s: seconds that running calls may continue after SIGTERM.
-        require_deadline: refuses unary calls without a deadline.
-        max_message_bytes: size limit of messages in both directions.
-        request_memory_mib: memory for the messages of running requests, one half for calls, one for streams; one caller
-            may use half of a half.
-        unread_timeout_s: a response stream ends if its client reads nothing for so long; 0: never.
-        tls_cert_file: PEM; with this, the key and the authorities, connections with callers and other services use TLS.
-        tls_key_file: PEM, without a password.
-        tls_ca_file: PEM; the authorities for the certificates of other services and of clients.
-        tls_require_client_cert: refuses callers without a certificate (mTLS).
-        users_file: the users and their roles (format: adlro.kit.identity); empty: all calls are allowed.
-        service_token_file: file with this service's token for other services.
-        token_to_own_user: sends that token only to processes of this service's own user, on 127.0.0.1.
-        trusted_network: a name for the listening network, if services may listen there without TLS and tokens.
-        max_streams_per_connection: concurrent calls on one connection; further ones wait at the client.
-        max_streams_per_user: open streams here of one user of `users_file`; 0: no limit.
-        max_connection_idle_s: a connection without calls is closed after so long; 0: never.
-        max_connection_age_s: after so long a connection accepts no new calls, and is closed a minute later; 0: never.
+    The texts below the fields are what docs/settings.md says: `make settings` writes it.
     """
 
-    model_config = SettingsConfigDict(extra="forbid")
+    model_config = SettingsConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     service_name: ClassVar[str] = ""
 
     listen: str = "127.0.0.1:0"
+    """Address to listen on; port 0: any free port (`adlro up` gives 7701 to 7704, and 7705 to the page)."""
     metrics_listen: str = ""
+    """Address of the Prometheus endpoint; empty: no endpoint."""
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    """The Redis to use; if not set, `adlro up` starts its own Valkey."""
     redis_password_file: str = ""
+    """File with Redis' password, instead of one in the URL; empty: none, or the URL's."""
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    """The least severe level of log lines; JSON lines on stderr."""
     drain_timeout_s: float = Field(default=8.0, gt=0, le=3600)
+    """Time for running calls to finish after SIGTERM."""
     require_deadline: bool = True
+    """Refuse unary calls without a deadline."""
     # gRPC's default limit, so that every client can read all messages. All messages that the rules allow fit, except
     # lists of thousands of large items: 65,536 GPUs in a cluster's description or a telemetry block, a page of jobs.
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024, le=512 * 1024 * 1024)
+    """The largest message that is received or sent; the default is gRPC's."""
     request_memory_mib: int = Field(default=192, ge=4, le=65_536)
+    """Memory for the requests in progress; further requests wait, then get RESOURCE_EXHAUSTED. The default is enough
+    for 24 open request streams, 12 of one user.
+    """
     unread_timeout_s: float = Field(default=60.0, ge=0, le=86_400)
+    """Time after which the service ends a response stream that its client does not read; 0: never."""
     tls_cert_file: str = ""
+    """The service's certificate, in PEM; with its key and the authorities, the service uses TLS with callers and other
+    services.
+    """
     tls_key_file: str = ""
+    """The certificate's private key, in PEM, without a password."""
     tls_ca_file: str = ""
+    """The authorities for the certificates of callers and other services, in PEM."""
     tls_require_client_cert: bool = False
+    """Refuse callers without a certificate (mTLS)."""
     users_file: str = ""
+    """The [file of users and roles](security.md#who-may-do-what); empty: every caller may use every method."""
     service_token_file: str = ""
+    """File with the token that the service sends to other services."""
     token_to_own_user: bool = False
+    """Send that token only to processes of the service's own user, on 127.0.0.1 (Linux)."""
     trusted_network: str = ""
+    """The name of a trusted network: the service may listen on it without TLS and tokens."""
     max_streams_per_connection: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Concurrent calls on one connection; further calls wait at the client."""
     max_streams_per_user: int = Field(default=100, ge=0, le=1_000_000)
+    """Open streams of one user; 0: no limit."""
     max_connection_idle_s: float = Field(default=600.0, ge=0, le=86_400)
+    """Time after which a connection without calls is closed; 0: never."""
     max_connection_age_s: float = Field(default=0.0, ge=0, le=31_536_000)
+    """Time after which a connection accepts no new calls; 0: never."""
 
     @classmethod
     def settings_customise_sources(
@@ -280,7 +283,7 @@ def _problem(settings_cls: type[ServiceSettings], error: Mapping[str, Any]) -> s
     own = environment_key(settings_cls, field)
     shared = f"{PREFIX}{field}".upper()
     key = shared if own not in os.environ and shared in os.environ else own
-    message = str(error["msg"]).removeprefix("Value error, ")
+    message = wrong_value(error)
     if error["type"] == "extra_forbidden":
         return f"unknown setting {field}"
     secret = "" if field == "redis_url" else f" (got {_shown(error['input'])})"

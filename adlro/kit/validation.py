@@ -33,6 +33,9 @@ _ITEMS_TOLD = 200
 # The contracts' patterns, in words.
 _LAWFUL_CHARACTERS = {
     "^[A-Za-z0-9._@+-]*$": "letters A-Z and a-z, digits and . _ @ + -",
+    "^([A-Za-z0-9._@+-]+|[*])$": "letters A-Z and a-z, digits and . _ @ + -, or * alone for everyone",
+    "^@?[A-Za-z0-9._+-][A-Za-z0-9._@+-]*$": "letters A-Z and a-z, digits and . _ @ + -, and @ before a group's name",
+    "^[A-Za-z0-9._+-]*$": "letters A-Z and a-z, digits and . _ + -",
     "^[a-z0-9-]*$": "small letters a-z, digits and -",
     "^[A-Za-z_][A-Za-z0-9_]*$": "letters A-Z and a-z, digits and _, and begins with no digit",
     r"^[\x21-\x7e]*$": "ASCII characters without spaces",

@@ -30,6 +30,27 @@ def wait_ratio_option(default: str) -> Any:
     )
 
 
+def precedence_option(default: str) -> Any:
+    """`--precedence`; `default`: whose rule holds without it."""
+    return typer.Option(
+        metavar="RULE",
+        help="Which waiting jobs go before others, under every policy, as ADLRO_ORCHESTRATOR_PRECEDENCE: such as "
+        f"fair_share=2,age=1,half_life=7d; off: none. Default: {default}.",
+        show_default=False,
+    )
+
+
+def policy_file_option() -> Any:
+    """`--policy-file`, several times."""
+    return typer.Option(
+        "--policy-file",
+        metavar="PATH:CLASS",
+        help="A policy of your own: a Python file and the class in it, such as mine.py:MyPolicy. Its code is run. May "
+        "be given several times.",
+        show_default=False,
+    )
+
+
 def json_option(what: str) -> Any:
     """`--json`; `what`: what is written."""
     return typer.Option("--json", metavar="OUT", help=f"{what} to this file.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adlro.records.events import Clock
+
 
 @dataclass(frozen=True, slots=True)
 class GpuModelCapacity:
@@ -27,7 +29,12 @@ class GpuModelCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCapacity:
-    """What is free now, by GPU model, in the order of the cluster's description."""
+    """What is free now, by GPU model, in the order of the cluster's description.
+
+    Attributes:
+        clock: the cluster's; None: it has not told its time yet.
+    """
 
     cluster: str
     gpu_models: tuple[GpuModelCapacity, ...]
+    clock: Clock | None = None

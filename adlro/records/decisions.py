@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from adlro.placement import Placement
 from adlro.records.jobs import AttemptRef, JobReservation
+from adlro.records.named import NamedEnum
 from adlro.records.predictions import PredictionBasis
 
 POLICY_NAMES = (
@@ -20,6 +21,9 @@ POLICY_NAMES = (
     *("hold_greedy_fixed", "hold_gang", "drain_gang", "srtf", "las_preemptive", "share_pairs", "dqn"),
 )
 """The policies of this release, for clients, which have none of their code. A test compares it with the policies."""
+
+POLICY_GROUP = "adlro.policies"
+"""The group of entry points by which an installed package offers policies of one's own."""
 
 
 class DecisionBasis(enum.StrEnum):
@@ -43,7 +47,7 @@ class DecisionBasis(enum.StrEnum):
 _FALLBACKS = frozenset({DecisionBasis.OUT_OF_RANGE, DecisionBasis.FAILED, DecisionBasis.LATE, DecisionBasis.MISSING})
 
 
-class DecisionView(enum.IntEnum):
+class DecisionView(NamedEnum):
     """What of a decision is sent; numbers as in orchestrator_service.proto."""
 
     FULL = 1

@@ -5,15 +5,15 @@ Times named `*_s` are seconds of cluster time.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from adlro.placement import NOWHERE, Placement
 from adlro.records.cluster import Cluster
+from adlro.records.named import NamedEnum
 from adlro.records.payloads import ExitStatus
 
 
-class ClockMode(enum.IntEnum):
+class ClockMode(NamedEnum):
     """How cluster time passes; numbers as in cluster.proto."""
 
     REAL = 1
@@ -31,7 +31,7 @@ class Clock:
     time_s: float
 
 
-class EventKind(enum.IntEnum):
+class EventKind(NamedEnum):
     """The kind of an event; numbers as in cluster_service.proto."""
 
     STARTED = 1
@@ -48,7 +48,7 @@ class EventKind(enum.IntEnum):
     PREEMPTED = 12
 
 
-class AttemptState(enum.IntEnum):
+class AttemptState(NamedEnum):
     """The state of an attempt; numbers as in cluster_service.proto."""
 
     ACCEPTED = 1

@@ -5,15 +5,15 @@ A bar is an attempt on one of its GPUs: an attempt on four GPUs has four bars.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from adlro.records.jobs import JobType
+from adlro.records.named import NamedEnum
 
 
-class AttemptOutcome(enum.IntEnum):
+class AttemptOutcome(NamedEnum):
     """How an attempt ended; numbers as in job_service.proto. UNSPECIFIED: another user's, not to be known."""
 
     UNSPECIFIED = 0
@@ -25,7 +25,7 @@ class AttemptOutcome(enum.IntEnum):
     PREEMPTED = 6
 
 
-class RowKind(enum.IntEnum):
+class RowKind(NamedEnum):
     """What the rows of an occupancy are; numbers as in job_service.proto."""
 
     NODE = 1

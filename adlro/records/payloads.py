@@ -5,7 +5,6 @@ A simulated cluster ignores both. `adlro.attempt` runs payloads; ingest refuses 
 
 from __future__ import annotations
 
-import enum
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adlro.errors import FieldViolation, InvalidInput
+from adlro.records.named import NamedEnum
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 # The node sets these: which GPUs a program sees, and which attempt it is. Code that is loaded before the program's own
@@ -24,14 +24,14 @@ MOST_TEXT_BYTES = 128 << 10
 _MOST_GRACE_S, _MOST_LOG_MIB, _MOST_SHARED_MEMORY_MIB = 3600.0, 1 << 20, 1 << 24
 
 
-class LaunchStyle(enum.IntEnum):
+class LaunchStyle(NamedEnum):
     """The number of programs of a job of several GPUs; numbers as in payload.proto."""
 
     ONE_PER_NODE = 1
     ONE_PER_GPU = 2
 
 
-class LogStream(enum.IntEnum):
+class LogStream(NamedEnum):
     """A stream of a program's output; numbers as in payload.proto."""
 
     STDOUT = 1
@@ -55,7 +55,7 @@ class LogChunk:
     end: bool = False
 
 
-class EndReason(enum.IntEnum):
+class EndReason(NamedEnum):
     """Why an attempt ended; numbers as in payload.proto."""
 
     EXITED = 1

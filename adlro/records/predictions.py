@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from adlro.records.jobs import JobSpec
+from adlro.records.named import NamedEnum
 
 
-class PredictionBasis(enum.IntEnum):
+class PredictionBasis(NamedEnum):
     """The basis of a prediction, best first; numbers as in decompose_service.proto."""
 
     DECLARED = 1

@@ -14,21 +14,21 @@ from adlro.records.outcomes import ApplicationSize, NeighbourTime
 from adlro.records.waiting import WaitingExplanation
 
 ANOTHER = "another job"
-_JOB_ID = re.compile(r"\bjob-[0-9]+\b")
+_JOB_ID = re.compile(r"\b(?:job|array)-([0-9]+)\b")
 
 IsOwn = Callable[[str], bool]
 """Whether the job of an id is his."""
 
 
 def jobs_named_by(told: Job | WaitingExplanation) -> set[str]:
-    """The ids of other jobs in a record or an explanation."""
+    """The ids of other jobs in a record or an explanation; of an array that of its first job, whose user has all."""
     if isinstance(told, WaitingExplanation):
         texts: Iterable[str] = (told.sentence, told.no_expected_start)
         ids: Iterable[str] = ()
     else:
         texts = _texts(told)
         ids = (told.reserved_for_job_id, *(ref.job_id for each in told.attempts for ref in each.preempts))
-    named = {found for text in texts if "job-" in text for found in _JOB_ID.findall(text)}
+    named = {f"job-{found}" for text in texts if _names_jobs(text) for found in _JOB_ID.findall(text)}
     named.update(ids)
     return named - {"", told.job_id}
 
@@ -73,12 +73,17 @@ def _texts(job: Job) -> Iterable[str]:
 
 
 def _without(text: str, strangers: set[str]) -> str:
-    return _JOB_ID.sub(lambda found: ANOTHER if found[0] in strangers else found[0], text)
+    return _JOB_ID.sub(lambda found: ANOTHER if f"job-{found[1]}" in strangers else found[0], text)
+
+
+def _names_jobs(text: str) -> bool:
+    return "job-" in text or "array-" in text
 
 
 def _attempt_without(attempt: JobAttempt, strangers: set[str]) -> JobAttempt:
     ended = attempt.exit
-    if not attempt.preempts and "job-" not in attempt.outcome and (ended is None or "job-" not in ended.detail):
+    texts = (attempt.outcome, "" if ended is None else ended.detail)
+    if not attempt.preempts and not any(map(_names_jobs, texts)):
         return attempt
     return replace(
         attempt,

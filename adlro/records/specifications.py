@@ -13,6 +13,7 @@ from adlro.records.jobs import KINDS_OF_WORK, JobSpec, JobType
 from adlro.records.payloads import Container, Payload, Process
 
 _NAME_CHARACTERS = 64
+_NODES_NAMED = 5
 _JOB_TYPE_NAMES = ", ".join(f"JOB_TYPE_{each.name}" for each in KINDS_OF_WORK)
 
 
@@ -31,6 +32,12 @@ def violations(spec: JobSpec, path: str = "job") -> list[FieldViolation]:
     if spec.shareable and spec.gpu_count > 1:
         text = f"only a job of one GPU can share it (gpu_count is {spec.gpu_count}); ask for one GPU, or leave it out"
         found.append(FieldViolation(f"{path}.shareable", text))
+    if spec.shareable and spec.exclusive:
+        text = "an exclusive job shares no GPU: leave out exclusive or shareable"
+        found.append(FieldViolation(f"{path}.exclusive", text))
+    if spec.node_ids and not spec.accepted_nodes(spec.node_ids):
+        text = f"all of the nodes that it may run on ({', '.join(spec.node_ids[:_NODES_NAMED])}) are excluded ones too"
+        found.append(FieldViolation(f"{path}.excluded_node_ids", text))
     return found
 
 
@@ -64,5 +71,7 @@ def without_texts(payload: Payload) -> Payload:
 
 
 def for_predictions(spec: JobSpec) -> JobSpec:
-    """The specification with what predictions depend on."""
+    """The specification with what predictions depend on: not the nodes, of which there may be a thousand names."""
+    if spec.chooses_nodes:
+        spec = replace(spec, node_ids=(), excluded_node_ids=())
     return spec if spec.payload is None else replace(spec, payload=without_texts(spec.payload))

@@ -92,6 +92,8 @@ class OrchestratorStatus:
         waiting_by_reason: the jobs of `queue_length`; by type and user likewise, at most 20 users, those with most jobs
             first, of `waiting_user_count`.
         gpu_models: the cluster's GPUs, and the jobs on them, by model.
+        held_count, dependent_count: held jobs, and jobs that wait for others; neither are in `queue_length`.
+        precedence: the rule by which waiting jobs go before others, as `parse_precedence` reads it; empty: none.
     """
 
     acting: bool
@@ -131,11 +133,25 @@ class OrchestratorStatus:
     waiting_by_user: tuple[UserCount, ...] = ()
     waiting_user_count: int = 0
     gpu_models: tuple[GpuModelFigures, ...] = ()
+    held_count: int = 0
+    dependent_count: int = 0
+    precedence: str = ""
+
+
+BUILT_IN = "ADLRO"
+"""The source of the included policies."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedPolicy:
-    """A policy that can be selected; `version` and `problem` for a learned one."""
+    """A policy that can be selected.
+
+    Attributes:
+        version: of a learned policy's checkpoint, or of the code of a policy of one's own.
+        problem: why it can't decide; empty: it can.
+        advice: one sentence: what it is for.
+        source: where it comes from: ADLRO, a package or a file.
+    """
 
     name: str
     description: str
@@ -143,3 +159,5 @@ class OfferedPolicy:
     version: str = ""
     problem: str = ""
     shadow: bool = False
+    advice: str = ""
+    source: str = ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import enum
+from adlro.records.named import NamedEnum
 
 
-class Metric(enum.IntEnum):
+class Metric(NamedEnum):
     """The metrics of a GPU; numbers as in telemetry.proto."""
 
     UTILIZATION = 1
@@ -15,7 +15,7 @@ class Metric(enum.IntEnum):
     POWER = 5
 
 
-class Unit(enum.IntEnum):
+class Unit(NamedEnum):
     """Units of raw values; numbers as in telemetry.proto."""
 
     RATIO = 1

@@ -16,10 +16,12 @@ class GpuObstacle(enum.StrEnum):
     """What keeps a waiting job from a GPU; names as in orchestrator_service.proto. The first that applies counts."""
 
     MODEL = "model"  # the job does not accept it
+    NODE = "node"  # the job does not accept it
     TOO_SMALL = "too_small"  # the GPU, or its empty node
     LOST = "lost"
     DRAINED = "drained"
     BUSY = "busy"
+    NODE_SHARED = "node_shared"  # idle, and others run on its node, on which the job must be alone
     NODE_FULL = "node_full"  # idle, and its node lacks cores or memory
     TOO_FEW = "too_few"  # free for one GPU of the job, which needs several
     RESERVED = "reserved"  # kept free for another job
@@ -33,10 +35,12 @@ class GpuObstacle(enum.StrEnum):
 
 _LABELS = {
     GpuObstacle.MODEL: "of models that the job does not accept",
+    GpuObstacle.NODE: "on nodes that the job excludes",
     GpuObstacle.TOO_SMALL: "too small",
     GpuObstacle.LOST: "lost",
     GpuObstacle.DRAINED: "on drained nodes",
     GpuObstacle.BUSY: "busy",
+    GpuObstacle.NODE_SHARED: "idle, on nodes where other jobs run",
     GpuObstacle.NODE_FULL: "idle, and their nodes lack cores or memory",
     GpuObstacle.TOO_FEW: "free, and too few for the job",
     GpuObstacle.RESERVED: "kept free for another job",
@@ -103,6 +107,7 @@ class WaitingExplanation:
         obstacles: number of GPUs by what keeps the job from them; together all GPUs of the cluster.
         changes: what the user could change; none: no change of one figure would let it start now.
         expected_start: None: none can be given, for the reason in `no_expected_start`.
+        precedence: its level in words; empty: there is no rule of precedence, or it is in no queue.
     """
 
     job_id: str
@@ -115,3 +120,4 @@ class WaitingExplanation:
     changes: tuple[WaitingChange, ...] = ()
     expected_start: ExpectedStart | None = None
     no_expected_start: str = ""
+    precedence: str = ""

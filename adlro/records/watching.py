@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 import re
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adlro.records.jobs import Job, JobState, JobType, PendingReason
+from adlro.records.named import NamedEnum
 
 # No job's number has leading zeros or more digits.
 _JOB_ID = re.compile(r"job-([1-9][0-9]{0,17})", re.ASCII)
@@ -27,6 +27,7 @@ class JobFilter:
         name_contains: jobs whose name has this text in it, in upper or lower case.
         pending_reasons: jobs that wait for any of these.
         min_priority, max_priority: bounds of the priority, both included.
+        array_id: jobs of this array.
     """
 
     states: Collection[JobState] = ()
@@ -43,6 +44,7 @@ class JobFilter:
     pending_reasons: Collection[PendingReason] = ()
     min_priority: float | None = None
     max_priority: float | None = None
+    array_id: str = ""
 
     @property
     def empty(self) -> bool:
@@ -73,6 +75,7 @@ class JobFilter:
             and (not self.pending_reasons or job.pending_reason in self.pending_reasons)
             and (self.min_priority is None or spec.priority >= self.min_priority)
             and (self.max_priority is None or spec.priority <= self.max_priority)
+            and (not self.array_id or (spec.array is not None and spec.array.array_id == self.array_id))
             and self._matches_times(job)
         )
 
@@ -118,6 +121,7 @@ _LATER = (
     "name_contains",
     "min_priority",
     "max_priority",
+    "array_id",
 )
 
 
@@ -129,7 +133,7 @@ def _before(time_s: float | None, bound_s: float) -> bool:
     return time_s is not None and time_s < bound_s
 
 
-class JobOrder(enum.IntEnum):
+class JobOrder(NamedEnum):
     """The order of a list; numbers as in job_service.proto.
 
     SUBMITTED: of submission. NEWEST_FIRST: the last submission first. PRIORITY: the highest first. WAIT: the longest
@@ -144,7 +148,7 @@ class JobOrder(enum.IntEnum):
     ENDED = 5
 
 
-class JobView(enum.IntEnum):
+class JobView(NamedEnum):
     """How much of each job is sent; numbers as in job_service.proto. BASIC: what a table of jobs shows."""
 
     BASIC = 1
@@ -166,7 +170,7 @@ class JobPage:
     total_count: int | None = None
 
 
-class JobEventKind(enum.IntEnum):
+class JobEventKind(NamedEnum):
     """The kind of a watch event; numbers as in job_service.proto."""
 
     SNAPSHOT = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,19 +13,21 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput
 from adlro.records.cluster import Cluster
 from adlro.sim import kernel
-from adlro.sim.checks import check_jobs, kept_tables
+from adlro.sim.checks import check_jobs, check_nodes, kept_tables
 from adlro.sim.course import (
     ASKS_SHARES,
     ASKS_STOPS,
     DECISION,
     JOBS_S,
     STUCK,
+    Course,
     GpuChanges,
     new_course,
     with_room_for_stops,
 )
 from adlro.sim.decision_points import decision_points
-from adlro.state.cluster_arrays import empty_machines, hardware_of
+from adlro.sim.recent_service import RecentService
+from adlro.state.cluster_arrays import Hardware, Machines, empty_machines, hardware_of
 from adlro.state.gangs import gpus_of
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
@@ -153,6 +156,7 @@ class BatchSimulator:
         kept: (F, F, K) [family, partner's family, model] the share of its speed that a job keeps beside a partner; 0:
             they can't share; None: no GPU is shared.
         expected_kept: the same, as a scheduler expects it; the true one if left out.
+        half_life_s: after this time GPU time of users counts half, in observations; inf: it is never forgotten.
 
     Raises:
         InvalidInput: the numbers of clusters, lists and changes differ, a change is invalid, or a list does not exist.
@@ -172,6 +176,7 @@ class BatchSimulator:
         shares: bool = False,
         kept: Floats | None = None,
         expected_kept: Floats | None = None,
+        half_life_s: float = math.inf,
     ) -> None:
         lists = len(jobs.job_count)
         first = np.arange(lists) if begin_with is None else np.array(begin_with, dtype=np.int64)
@@ -180,6 +185,8 @@ class BatchSimulator:
             raise InvalidInput(f"{len(clusters)} clusters for {len(first)} job lists", field="cluster")
         self.gpu_models = tuple(clusters[0].gpu_models if gpu_models is None else gpu_models) if clusters else ()
         check_jobs(jobs, self.gpu_models, start_cost_s)
+        for each in clusters:
+            check_nodes(jobs, len(each.nodes))
         kept, told = kept_tables(jobs, kept, expected_kept)
         self._jobs = jobs
         self._hardware = hardware_of(clusters, self.gpu_models)
@@ -199,6 +206,9 @@ class BatchSimulator:
             kept=kept,
             told=told,
         )
+        self._recent = None
+        if half_life_s != math.inf:
+            self._recent = RecentService(half_life_s, len(first), self._course.user_service_s.shape[1])
         self.begin(np.arange(len(first)), first)
 
     def begin(self, clusters: Ints, lists: Ints) -> None:
@@ -217,6 +227,8 @@ class BatchSimulator:
         wrong = lists[(lists < 0) | (lists >= known)]
         if len(wrong):
             raise InvalidInput(f"there are job lists 0 to {known - 1}, not {wrong[0]}", field="lists")
+        if self._recent is not None:
+            self._recent.begin(clusters)
         kernel.begin_some(self._hardware, self._machines, self._jobs, self._changes, self._course, clusters, lists)
         self._active = self._at_decision()
 
@@ -227,6 +239,21 @@ class BatchSimulator:
     def active(self) -> Ints:
         """Numbers of the clusters at a decision; empty: all have reached their end."""
         return self._active
+
+    @property
+    def hardware(self) -> Hardware:
+        """The clusters' fixed figures; of this and the next two the caller changes nothing."""
+        return self._hardware
+
+    @property
+    def machines(self) -> Machines:
+        """The state of the clusters' machines."""
+        return self._machines
+
+    @property
+    def course(self) -> Course:
+        """The progress of the lists."""
+        return self._course
 
     @property
     def time_s(self) -> Floats:
@@ -249,7 +276,7 @@ class BatchSimulator:
     def observe(self) -> Observation:
         """The decision points of the active clusters, one row for each."""
         args = self._hardware, self._machines, self._jobs, self._course
-        return decision_points(*args, self._active, self.gpu_models)
+        return decision_points(*args, self._active, self.gpu_models, self._recent)
 
     def act(self, actions: Ints, reserve: Ints | None = None, stops: Bools | None = None) -> None:
         """Carries out one action for each active cluster, and advances to the next decisions.

@@ -58,6 +58,16 @@ def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) 
             f"at least 0, not {jobs.max_nodes[number, job]}",
             field="gpu_count",
         )
+    # A node with all cores free is taken for an empty one.
+    bad = there & (jobs.cores < 1) & bool((there & jobs.exclusive).any())
+    bad |= there & jobs.exclusive & jobs.shareable
+    if bad.any():
+        number, job = (int(place[0]) for place in np.nonzero(bad))
+        raise InvalidInput(
+            f"list {number}, job {job}: beside exclusive jobs each job needs a core at least, and an exclusive job "
+            "can't share its GPU",
+            field="exclusive",
+        )
     for name in ("spread_speed", "expected_spread_speed"):
         speed = getattr(jobs, name)
         odd = there[:, :, None] & ~((speed >= 0) & (speed <= 1) & ((speed > 0) == (jobs.spread_speed > 0)))
@@ -77,6 +87,20 @@ def check_jobs(jobs: JobArrays, gpu_models: Sequence[str], start_cost_s: float) 
             f"expected to run {jobs.expected_s[number, job, model]} s; both must be above 0, and what cannot run (inf) "
             "cannot be expected to",
             field="duration_s",
+        )
+
+
+def check_nodes(jobs: JobArrays, nodes: int) -> None:
+    """Checks the nodes that jobs choose of a cluster of so many nodes.
+
+    Raises:
+        InvalidInput: they are those of a cluster of another size.
+    """
+    known = jobs.node_allowed.shape[2]
+    if known not in (0, nodes):
+        raise InvalidInput(
+            f"the jobs choose among {known} nodes, and the cluster has {nodes}: pack the jobs for this cluster",
+            field="node_ids",
         )
 
 

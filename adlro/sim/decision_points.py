@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adlro.numeric.compiled import compiled_part
+from adlro.numeric.half_life import counted_seconds
 from adlro.sim.course import Course
+from adlro.sim.recent_service import RecentService
 from adlro.state.cluster_arrays import IDLE, Hardware, Machines
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
@@ -29,7 +31,13 @@ may_hold = compiled_part(hold_allowed)
 
 
 def decision_points(
-    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: Ints, gpu_models: tuple[str, ...]
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    n: Ints,
+    gpu_models: tuple[str, ...],
+    recent: RecentService | None = None,
 ) -> Observation:
     """The decision points of some clusters, one row each.
 
@@ -37,6 +45,7 @@ def decision_points(
         hardware, machines, jobs, course: of all clusters of a simulation.
         n: (A,) numbers of the clusters.
         gpu_models: names of the models.
+        recent: the GPU time of users by a half-life; None: it is never forgotten.
     """
     list_of = course.list_of[n]
     gangs_there = course.job_nodes.shape[2] > 0 or bool((course.reserved_job[n] >= 0).any())
@@ -60,7 +69,7 @@ def decision_points(
         course.waiting[n].astype(np.int64),
         course.waiting_count[n],
         gpu_submit_s=submit_of_running_s(jobs, list_of, scene.gpu_job),
-        user_service_s=_user_service_s(machines, scene, jobs, n, course.user_service_s[n]),
+        user_service_s=_user_service_s(machines, scene, jobs, course, n, recent),
         hold_allowed=hold_allowed(machines.running_count[n], course.arrived_count[n], jobs.job_count[list_of]),
         gpu_models=gpu_models,
         gpu_gang=machines.gpu_gang[n] if gangs_there else None,
@@ -169,13 +178,17 @@ def _shares(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cou
     )
 
 
-def _user_service_s(machines: Machines, scene: Scene, jobs: JobArrays, n: Ints, ended_s: Floats) -> Floats:
+def _user_service_s(
+    machines: Machines, scene: Scene, jobs: JobArrays, course: Course, n: Ints, recent: RecentService | None
+) -> Floats:
     """(A, U) GPU seconds that each user has received: of ended attempts, plus of the running ones."""
+    ended_s = course.user_service_s[n] if recent is None else recent.ended_s(jobs, course, n, scene.time_s)
     slots = [(scene.gpu_job, scene.gpu_start_s)]
     if machines.mate_job.shape[1]:
         slots.append((machines.mate_job[n], machines.mate_start_s[n]))
     for job, start_s in slots:
         row, gpu = np.nonzero(job != IDLE)
         user = jobs.user[scene.list_of[row], job[row, gpu]]
-        np.add.at(ended_s, (row, user), scene.time_s[row] - start_s[row, gpu])
+        ran_s = scene.time_s[row] - start_s[row, gpu]
+        np.add.at(ended_s, (row, user), ran_s if recent is None else counted_seconds(recent.half_life_s, ran_s))
     return ended_s

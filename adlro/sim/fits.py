@@ -26,6 +26,25 @@ def takes(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int, gp
 
 
 @compiled_part
+def may_run_on(jobs: JobArrays, number: int, job: int, node: int) -> bool:
+    """Whether a job may run on a node at all."""
+    return bool(jobs.node_allowed.shape[2] == 0 or jobs.node_allowed[number, job, node])
+
+
+@compiled_part
+def may_enter_node(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, n: int, number: int, job: int, node: int
+) -> bool:
+    """Whether a job may start on a node now, as far as its choice and other jobs there are concerned.
+
+    Each job holds a core at least (`check_jobs`): a node is empty where all its cores are free.
+    """
+    if jobs.exclusive[number, job] and machines.cores_free[n, node] != hardware.node_cores[n, node]:
+        return False
+    return may_run_on(jobs, number, job, node)
+
+
+@compiled_part
 def is_idle(machines: Machines, n: int, gpu: int) -> bool:
     """Whether the GPU is present and no job holds it."""
     return bool((machines.gpu_job[n, gpu] == IDLE) & (machines.gpu_speed[n, gpu] > 0.0))
@@ -63,6 +82,8 @@ def find_gives(
     number, count = course.list_of[n], 0
     for node in range(hardware.node_cores.shape[1]):
         able = able_on_node(hardware, machines, jobs, n, number, job, model, node)
+        if able > 0 and not may_enter_node(hardware, machines, jobs, n, number, job, node):
+            able = 0
         if able > 0:
             able = most_given(
                 able,
@@ -146,6 +167,7 @@ def something_fits(
             if (
                 machines.node_idle[n, node] > 0
                 and node_has_room(cores, memory_mib, left, memory_left_mib)
+                and may_enter_node(hardware, machines, jobs, n, number, job, node)
                 and fits_on_node(hardware, machines, jobs, n, number, job, node)
             ):
                 return True
@@ -205,12 +227,16 @@ def count_feasible_idle(hardware: Hardware, machines: Machines, jobs: JobArrays,
             alike = left if hardware.node_model[n, node] >= 0 else 1
             for i in range(course.waiting_count[n]):
                 job = course.waiting[n, i]
-                if node_has_room(
-                    jobs.cores[number, job],
-                    jobs.memory_mib[number, job],
-                    machines.cores_free[n, node],
-                    machines.memory_free_mib[n, node],
-                ) and takes(hardware, jobs, n, number, job, gpu):
+                if (
+                    node_has_room(
+                        jobs.cores[number, job],
+                        jobs.memory_mib[number, job],
+                        machines.cores_free[n, node],
+                        machines.memory_free_mib[n, node],
+                    )
+                    and takes(hardware, jobs, n, number, job, gpu)
+                    and may_enter_node(hardware, machines, jobs, n, number, job, node)
+                ):
                     if several and jobs.gpu_count[number, job] > 1:
                         if hardware.gpu_model[n, gpu] != gang_model:
                             gang_model = hardware.gpu_model[n, gpu]

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from adlro.errors import InvalidInput
 from adlro.hardware.specs import known_spec
 from adlro.numeric.exact import exp, exp_array
+from adlro.package_data import csv_rows
 from adlro.records.cluster import Cluster, GpuSpec
 from adlro.records.jobs import JobSpec
 from adlro.sim.durations import stable_uniform
-from adlro.tables import csv_rows
 
 Floats = NDArray[np.float64]
 

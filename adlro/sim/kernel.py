@@ -32,13 +32,14 @@ from adlro.sim.course import (
     join_queue,
 )
 from adlro.sim.decision_points import may_hold
-from adlro.sim.fits import count_feasible_idle, is_asked, something_fits
+from adlro.sim.fits import count_feasible_idle, is_asked, something_fits, takes
 from adlro.sim.starts import end_run, start, start_beside, start_gang, start_stopping
 from adlro.state.cluster_arrays import IDLE, Hardware, Machines
-from adlro.state.gangs import NEVER, fill_packed_nodes
+from adlro.state.gangs import NEVER, fill_packed_nodes, refuse_models
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import has_mates, next_end_s, set_speed, swap_mates
 from adlro.state.observation import HOLD_LIMIT_S, HOLD_ROUNDING_MS, Bools, Ints
+from adlro.state.room import node_has_room
 
 
 @compiled_part
@@ -53,6 +54,8 @@ def _arrive(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: in
             and jobs.memory_mib[number, job] <= node_memory_mib
             and jobs.expected_s[number, job, model] < np.inf
         )
+    if possible and jobs.node_allowed.shape[2] > 0:
+        possible = _may_run_somewhere(hardware, jobs, n, number, job)
     if has_gangs(course) and jobs.gpu_count[number, job] > 1:
         possible = _fill_nodes_of_gang(hardware, jobs, course, n, job)
     course.arrived_count[n] += 1
@@ -62,6 +65,25 @@ def _arrive(hardware: Hardware, jobs: JobArrays, course: Course, n: int, job: in
         return
     course.priority_sum[n] += jobs.priority[number, job]
     join_queue(course, n, job)
+
+
+@compiled_call
+def _may_run_somewhere(hardware: Hardware, jobs: JobArrays, n: int, number: int, job: int) -> bool:
+    """Whether one GPU of a job fits on an empty node that it may run on."""
+    for gpu in range(hardware.gpu_count[n]):
+        node = hardware.gpu_node[n, gpu]
+        if (
+            jobs.node_allowed[number, job, node]
+            and takes(hardware, jobs, n, number, job, gpu)
+            and node_has_room(
+                jobs.cores[number, job],
+                jobs.memory_mib[number, job],
+                hardware.node_cores[n, node],
+                hardware.node_memory_mib[n, node],
+            )
+        ):
+            return True
+    return False
 
 
 @compiled_call
@@ -80,6 +102,20 @@ def _fill_nodes_of_gang(hardware: Hardware, jobs: JobArrays, course: Course, n: 
         course.gives[n],
         job_nodes,
     )
+    if jobs.node_allowed.shape[2] > 0:
+        refuse_models(
+            hardware,
+            n,
+            jobs.node_allowed[number, job],
+            jobs.gpu_count[number, job],
+            jobs.max_nodes[number, job],
+            jobs.cores[number, job],
+            jobs.memory_mib[number, job],
+            jobs.gpu_memory_mib[number, job],
+            jobs.expected_spread_speed[number, job],
+            course.gives[n],
+            job_nodes,
+        )
     for model in range(job_nodes.shape[0]):
         if not jobs.expected_s[number, job, model] < np.inf:
             job_nodes[model] = NEVER

@@ -26,6 +26,7 @@ def check_room(
     states: Sequence[SimulatedGpu],
     staying: Mapping[str, Sequence[Run]],
     gone: Sequence[Run],
+    on_nodes: Mapping[int, Sequence[Run]],
 ) -> None:
     """Refuses a launch that does not fit when some attempts are gone.
 
@@ -38,6 +39,7 @@ def check_room(
         states: of the placement's GPUs.
         staying: by GPU the attempts there that are not gone.
         gone: these hold cores and memory of nodes still.
+        on_nodes: by node of the placement the attempts there that are not gone.
 
     Raises:
         Conflict: as `adlro.state.fit.check_placement`.
@@ -47,7 +49,7 @@ def check_room(
         spec,
         placement,
         {each.gpu.gpu_id: (cluster.nodes[each.node], each.gpu) for each in states},
-        _free_of(cluster, machines, states, staying, gone),
+        _free_of(cluster, machines, states, staying, gone, on_nodes),
         lost={each.gpu.gpu_id for each in states if each.lost},
         jobs_on=lambda gpu_id: [run.job.job_id for run in staying[gpu_id]],
     )
@@ -59,6 +61,7 @@ def _free_of(
     states: Sequence[SimulatedGpu],
     staying: Mapping[str, Sequence[Run]],
     gone: Sequence[Run],
+    on_nodes: Mapping[int, Sequence[Run]],
 ) -> Free:
     """What is free of some GPUs and their nodes when some attempts are gone."""
     nodes = cluster.nodes
@@ -66,11 +69,15 @@ def _free_of(
         {each.gpu.gpu_id: FreeGpu(nodes[each.node].node_id, each.gpu.memory_mib) for each in states},
         {
             nodes[each.node].node_id: FreeNode(
-                int(machines.cores_free[0, each.node]), int(machines.memory_free_mib[0, each.node])
+                int(machines.cores_free[0, each.node]),
+                int(machines.memory_free_mib[0, each.node]),
+                parts=len(on_nodes[each.node]),
+                alone=int(any(run.spec.exclusive for run in on_nodes[each.node])),
             )
             for each in states
         },
     )
+    size_of = {node.node_id: node for node in nodes} if gone else {}
     for gpu_id, runs in staying.items():
         for run in runs:
             free.gpus[gpu_id].share -= run.share_of_gpu
@@ -79,7 +86,10 @@ def _free_of(
     for run in gone:
         for gpu_id in run.job.placement.gpu_ids:
             node = free.nodes.get(node_of[gpu_id])
-            if node is not None:
+            if node is not None and run.spec.exclusive:  # it held all of it
+                whole = size_of[node_of[gpu_id]]
+                node.cpu_cores, node.memory_mib = whole.cpu_cores, whole.memory_mib
+            elif node is not None:
                 node.cpu_cores += run.spec.cpu_cores
                 node.memory_mib += run.spec.memory_mib
     return free

@@ -29,7 +29,7 @@ from adlro.sim.runs import EarlierRun, Moment, Run, RunState, SimulatedGpu
 from adlro.sim.slots import NO_EXPECTED_END_S, launches_on, occupy, put_first, run_state, set_run_state
 from adlro.state.cluster_arrays import empty_machines, hardware_of
 from adlro.state.fit import check_set, job_runs, unknown_gpu
-from adlro.state.machines import count_nodes, next_end_s, set_speed, share_at_stop, vacate
+from adlro.state.machines import WHOLE_NODES, count_nodes, next_end_s, set_speed, share_at_stop, vacate
 from adlro.workload.scenario import Scenario, load_scenario
 
 _WHOLE_DIGITS = 6
@@ -179,7 +179,7 @@ class ClusterSimulator:
             kept = self._kept_beside(spec, first.spec, gpus[0]) or (TURN_SHARE, TURN_SHARE)
             self._moved[first.job.job_id] = None
         restart_s = _cost_of(spec).restart_s if resumes else 0.0
-        cores, memory_mib = spec.cpu_cores, spec.memory_mib
+        cores, memory_mib = WHOLE_NODES if spec.exclusive else spec.cpu_cores, spec.memory_mib
         demand = launch, full_s, share, self._start_cost_s, restart_s, NO_EXPECTED_END_S, cores, memory_mib
         occupy(self._hardware, self._machines, gpus, demand, kept)
         if spec.time_limit_s is not None:
@@ -422,6 +422,14 @@ class ClusterSimulator:
             raise unknown_gpu(self.cluster, gpu_id)
         return number
 
+    def _launches_of(self, node: int) -> list[int]:
+        """The launches that hold GPUs of a node, each once."""
+        first, end = self._hardware.node_first_gpu[0, node : node + 2].tolist()
+        return list(dict.fromkeys(each for gpu in range(first, end) for each in launches_on(self._machines, gpu)))
+
+    def _nodes_of(self, run: Run) -> set[int]:
+        return {int(self._hardware.gpu_node[0, gpu]) for gpu in run.gpus}
+
     def _numbers(self, placement: Placement) -> tuple[int, ...]:
         return tuple(self._gpu(gpu_id) for gpu_id in placement.gpu_ids)
 
@@ -436,8 +444,20 @@ class ClusterSimulator:
         states = [self._state(gpu) for gpu in gpus]
         there = {each.gpu.gpu_id: launches_on(self._machines, each.number) for each in states}
         staying = {gpu_id: [self._runs[each] for each in here if each not in gone] for gpu_id, here in there.items()}
+        on_nodes = {
+            node: [self._runs[launch] for launch in self._launches_of(node) if launch not in gone]
+            for node in {each.node for each in states}
+        }
         check_room(
-            job_id, spec, placement, self.cluster, self._machines, states, staying, [self._runs[each] for each in gone]
+            job_id,
+            spec,
+            placement,
+            self.cluster,
+            self._machines,
+            states,
+            staying,
+            [self._runs[each] for each in gone],
+            on_nodes,
         )
         for each in states:
             for other in staying[each.gpu.gpu_id]:

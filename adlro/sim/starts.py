@@ -22,10 +22,21 @@ from adlro.sim.course import (
     restart_s,
     share_left,
 )
+from adlro.sim.fits import may_enter_node, may_run_on
 from adlro.state.cluster_arrays import IDLE, Hardware, Machines
 from adlro.state.gangs import NEVER
 from adlro.state.job_arrays import JobArrays
-from adlro.state.machines import has_mates, occupy, occupy_beside, occupy_gang, share_at_stop, swap_mates, vacate, works
+from adlro.state.machines import (
+    WHOLE_NODES,
+    has_mates,
+    occupy,
+    occupy_beside,
+    occupy_gang,
+    share_at_stop,
+    swap_mates,
+    vacate,
+    works,
+)
 from adlro.state.observation import Ints
 from adlro.state.room import has_room, node_has_room
 
@@ -84,6 +95,7 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
             hardware.gpu_memory_mib[n, gpu],
         )
         or (has_gangs(course) and jobs.gpu_count[number, job] != 1)
+        or not may_enter_node(hardware, machines, jobs, n, number, job, node)
     ):
         return False
     # Schedulers do not know the start cost, here as in service: no cluster reports it.
@@ -99,7 +111,7 @@ def start(hardware: Hardware, machines: Machines, jobs: JobArrays, course: Cours
         course.start_cost_s[n],
         restart_s(jobs, course, n, job),
         expected_s,
-        jobs.cores[number, job],
+        WHOLE_NODES if jobs.exclusive[number, job] else jobs.cores[number, job],
         jobs.memory_mib[number, job],
     )
     _note_start(machines, course, n, job, duration_s)
@@ -150,7 +162,8 @@ def start_stopping(
 ) -> bool:
     """Stops whatever runs on some GPUs, on all of its GPUs, and starts a waiting job there now: one act.
 
-    Returns False without a change if the job does not wait or would not fit then, or one on its GPUs can't be stopped.
+    Returns False without a change if the job does not wait or would not fit then, or one on its GPUs can't be stopped;
+    or if it is exclusive: such a job waits for empty nodes.
 
     Args:
         gpus: (W,) the GPUs in ascending order, then -1.
@@ -159,7 +172,7 @@ def start_stopping(
     if not (0 <= job < jobs.job_count[number] and course.job_state[n, job] == WAITING):
         return False
     size = jobs.gpu_count[number, job]
-    if not _may_have(hardware, machines, jobs, course, n, job, gpus, size, True):
+    if jobs.exclusive[number, job] or not _may_have(hardware, machines, jobs, course, n, job, gpus, size, True):
         return False
     full_s = _full_s(hardware, jobs, course, n, job, gpus, size)
     if full_s == np.inf:
@@ -255,6 +268,7 @@ def start_beside(
         and jobs.shareable[number, job]
         and jobs.shareable[number, first]
         and jobs.gpu_count[number, job] == 1
+        and may_run_on(jobs, number, job, node)
         and machines.gpu_gang[n, gpu] == 1
         and min(kept, first_kept, told, first_told) > 0.0
         and duration_s < np.inf
@@ -319,6 +333,8 @@ def _may_have(
         gpu, node = gpus[i], hardware.gpu_node[n, gpus[i]]
         if i == 0 or node != hardware.gpu_node[n, gpus[i - 1]]:
             on_node = 0
+            if not may_enter_node(hardware, machines, jobs, n, number, job, node):
+                return False
             cores_free, memory_free_mib = machines.cores_free[n, node], machines.memory_free_mib[n, node]
             if stops:
                 cores, memory_mib = _freed(hardware, machines, n, node, gpus, size)
@@ -397,7 +413,7 @@ def _begin(
         course.start_cost_s[n],
         restart_s(jobs, course, n, job),
         expected_s,
-        jobs.cores[number, job],
+        WHOLE_NODES if jobs.exclusive[number, job] else jobs.cores[number, job],
         jobs.memory_mib[number, job],
     )
     _note_start(machines, course, n, job, full_s)

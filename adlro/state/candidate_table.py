@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,8 +11,10 @@ from adlro.numeric.compiled import compiled, compiled_part
 from adlro.state.cluster_arrays import Hardware
 from adlro.state.gangs import NEVER, choose_packed, choose_spread, most_given
 from adlro.state.machines import left_of
-from adlro.state.observation import Bools, CandidateTable, Floats, Gangs, Ints, Observation, Preemption
+from adlro.state.observation import Bools, CandidateTable, Floats, Gangs, Ints, NodeRules, Observation, Preemption
 from adlro.state.room import node_has_room
+
+_NO_RULES = np.zeros((0, 0), dtype=np.bool_), np.zeros((0, 0), dtype=np.bool_)
 
 
 def gpu_kinds(hardware: Hardware, known_speed: Floats) -> tuple[Ints, Ints]:
@@ -31,6 +34,47 @@ def gpu_kinds(hardware: Hardware, known_speed: Floats) -> tuple[Ints, Ints]:
     return gpu_kind, np.ascontiguousarray(kind_gpu[:, :most])
 
 
+def split_kinds(gpu_kind: Ints, gpu_node: Ints, allowed: Sequence[Bools]) -> tuple[Ints, Ints]:
+    """Splits kinds of GPUs, so that each job may run on the nodes of all GPUs of a kind, or of none.
+
+    Args:
+        gpu_kind, gpu_node: (N, G) fields of the observation.
+        allowed: for each cluster (J, M), whether each job may run on each node; jobs that may on all may be left out.
+
+    Returns:
+        As `gpu_kinds`.
+    """
+    split = np.empty_like(gpu_kind)
+    firsts = []
+    for n in range(len(gpu_kind)):
+        of_node, classes = _node_classes(allowed[n])
+        key = gpu_kind[n] * classes + of_node[gpu_node[n]]
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
+        split[n] = number[inverse]
+        firsts.append(first[order])
+    kind_gpu = np.full((len(gpu_kind), max(map(len, firsts), default=0)), -1, dtype=np.int64)
+    for n, first in enumerate(firsts):
+        kind_gpu[n, : len(first)] = first
+    return split, kind_gpu
+
+
+def _node_classes(allowed: Bools) -> tuple[Ints, int]:
+    """(M,) numbers of classes of nodes that the same jobs may run on, in no order to rely on; the number of classes.
+
+    Args:
+        allowed: (J, M) whether each job may run on each node.
+    """
+    choosing = allowed[~allowed.all(axis=1)]
+    if not len(choosing):
+        return np.zeros(allowed.shape[1], dtype=np.int64), 1
+    packed = np.ascontiguousarray(np.packbits(choosing, axis=0).T)  # one string of bytes for each node
+    classes, of_node = np.unique(packed.view(np.dtype((np.void, packed.shape[1]))).ravel(), return_inverse=True)
+    return of_node.ravel(), len(classes)
+
+
 def candidate_table(
     gpu_kind: Ints,
     gpu_node: Ints,
@@ -44,9 +88,11 @@ def candidate_table(
     gpu_model: Ints,
     gangs: Gangs | None,
     preemption: Preemption | None,
+    rules: NodeRules | None = None,
 ) -> CandidateTable:
     """The table of N decision points; the arguments are fields of the observation."""
     batch, jobs = job_waiting.shape
+    alone, node_busy = _NO_RULES if rules is None else (rules.job_exclusive, rules.node_busy)
     if gangs is not None and (gangs.gpu_count > 1).any():
         return _table_with_sets(
             gpu_kind,
@@ -61,6 +107,8 @@ def candidate_table(
             gpu_model,
             gangs,
             preemption,
+            alone,
+            node_busy,
         )
     # Room for every job on every idle GPU, and in a batch for more.
     idle = min(np.count_nonzero(gpu_idle), gpu_idle.shape[1])
@@ -77,6 +125,8 @@ def candidate_table(
         job_cores,
         job_memory_mib,
         kind_duration_s,
+        alone,
+        node_busy,
         np.empty((2, gpu_kind.shape[1]), dtype=np.int64),
         first,
         job,
@@ -103,8 +153,10 @@ def _table_with_sets(
     gpu_model: Ints,
     gangs: Gangs,
     preemption: Preemption | None,
+    alone: Bools,
+    node_busy: Bools,
 ) -> CandidateTable:
-    """The table where jobs of several GPUs wait; the arguments are those of `candidate_table`."""
+    """The table where jobs of several GPUs wait; the arguments are those of `candidate_table` and `_fill_table`."""
     restart_s, share = np.empty((0, 0)), np.empty((0, 0))
     full_s = kind_duration_s
     if preemption is not None:
@@ -133,6 +185,8 @@ def _table_with_sets(
         restart_s,
         share,
         full_s,
+        alone,
+        node_busy,
         np.empty((2, gpu_kind.shape[1]), dtype=np.int64),
         np.empty((4, nodes), dtype=np.int64),
         first,
@@ -162,6 +216,7 @@ def with_new_table(observation: Observation) -> Observation:
         observation.gpu_model,
         observation.gangs,
         observation.preemption,
+        observation.nodes,
     )
     return dataclasses.replace(observation, table=table)
 
@@ -263,6 +318,8 @@ def _fill_table(
     job_cores: Ints,
     job_memory_mib: Ints,
     kind_duration_s: Floats,
+    alone: Bools,
+    node_busy: Bools,
     groups: Ints,
     first: Ints,
     row_job: Ints,
@@ -270,7 +327,13 @@ def _fill_table(
     row_size: Ints,
     row_duration_s: Floats,
 ) -> int:
-    """Fills the columns of a table; returns its number of rows; `groups` is room for two figures of each GPU."""
+    """Fills the columns of a table; returns its number of rows.
+
+    Args:
+        alone: (N, J) whether the job must be alone on its nodes; (0, 0): none must.
+        node_busy: (N, M) whether a job runs on the node; (0, 0) with the former.
+        groups: room for two figures of each GPU.
+    """
     rows = 0
     lowest, group_size = groups[0], groups[1]
     for n in range(gpu_kind.shape[0]):
@@ -282,12 +345,15 @@ def _fill_table(
             if not job_waiting[n, job]:
                 continue
             cores, memory_mib, durations_s = job_cores[n, job], job_memory_mib[n, job], kind_duration_s[n, job]
+            is_alone = alone.shape[0] > 0 and alone[n, job]
             for group in range(found):
                 gpu = lowest[group]
                 node, duration_s = node_of[gpu], durations_s[kind_of[gpu]]
                 if duration_s == np.inf or not node_has_room(
                     cores, memory_mib, cores_free[node], memory_free_mib[node]
                 ):
+                    continue
+                if is_alone and node_busy[n, node]:
                     continue
                 if rows > begin and node_of[row_gpu[rows - 1]] == node and kind_of[row_gpu[rows - 1]] == kind_of[gpu]:
                     row_size[rows - 1] += group_size[group]  # on the GPUs between the two the job does not fit
@@ -331,6 +397,8 @@ def _fill_table_with_sets(
     job_restart_s: Floats,
     job_share: Floats,
     kind_full_s: Floats,
+    alone: Bools,
+    node_busy: Bools,
     groups: Ints,
     scratch: Ints,
     first: Ints,
@@ -363,6 +431,7 @@ def _fill_table_with_sets(
             if not job_waiting[n, job] or gpu_count > idle_count:
                 continue
             cores, memory_mib, durations_s = job_cores[n, job], job_memory_mib[n, job], kind_duration_s[n, job]
+            is_alone = alone.shape[0] > 0 and alone[n, job]
             if gpu_count == 1:
                 for group in range(found):
                     gpu = lowest[group]
@@ -370,6 +439,8 @@ def _fill_table_with_sets(
                     if duration_s == np.inf or not node_has_room(
                         cores, memory_mib, node_cores_free[n, its_node], node_memory_free_mib[n, its_node]
                     ):
+                        continue
+                    if is_alone and node_busy[n, its_node]:
                         continue
                     like = row_gpu[rows - 1]
                     if rows > begin and node_of[like] == its_node and kind_of[like] == kind_of[gpu]:
@@ -387,6 +458,8 @@ def _fill_table_with_sets(
                 for group in range(found):
                     gpu = lowest[group]
                     if gpu_model[n, gpu] != model or durations_s[kind_of[gpu]] == np.inf:
+                        continue
+                    if is_alone and node_busy[n, node_of[gpu]]:
                         continue
                     if count > 0 and node[count - 1] == node_of[gpu]:
                         gives[count - 1] += group_size[group]

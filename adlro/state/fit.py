@@ -32,11 +32,15 @@ def check_placement(
         jobs_on: gives the ids of the jobs on a busy GPU.
 
     Raises:
-        Conflict: GPU_LOST, GPU_BUSY, GPU_MEMORY_TOO_SMALL, NODE_CORES_EXHAUSTED or NODE_MEMORY_EXHAUSTED; the message
-            names the GPU or node and has the figures.
+        Conflict: NODE_NOT_ACCEPTED, GPU_LOST, GPU_BUSY, NODE_EXCLUSIVE, NODE_NOT_EMPTY, GPU_MEMORY_TOO_SMALL,
+            NODE_CORES_EXHAUSTED or NODE_MEMORY_EXHAUSTED; the message names the GPU or node and has the figures.
     """
     for each in placement.gpus:
         gpu_id = each.gpu_id
+        node_id = place_of[gpu_id][0].node_id
+        if not spec.accepts_node(node_id):
+            why = "excludes this node" if node_id in spec.excluded_node_ids else "may only run on others"
+            raise Conflict(f"GPU {gpu_id} is on {node_id}, and {job_id} {why}", reason="NODE_NOT_ACCEPTED")
         if gpu_id in lost:
             raise Conflict(f"GPU {gpu_id} is lost", reason="GPU_LOST", metadata={"gpu_id": gpu_id})
         gpu = free.gpus[gpu_id]
@@ -47,6 +51,10 @@ def check_placement(
     missing = placement.fits(free, spec)
     if missing is None:
         return
+    if missing.resource is Resource.WHOLE_NODE:
+        if free.nodes[missing.place].alone:
+            raise Conflict(f"node {missing.place} runs an exclusive job", reason="NODE_EXCLUSIVE")
+        raise Conflict(f"node {missing.place} runs another job, and {job_id} is exclusive", reason="NODE_NOT_EMPTY")
     if missing.resource is Resource.GPU_MEMORY:
         node, place = place_of[missing.place]
         beside = jobs_on(missing.place) if missing.left < place.memory_mib else ()

@@ -23,7 +23,7 @@ import numpy as np
 
 from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.state.cluster_arrays import Hardware
-from adlro.state.observation import Floats, Ints
+from adlro.state.observation import Bools, Floats, Ints
 
 NEVER = 0
 """Stands for the number of packed nodes where a model can never hold the job."""
@@ -201,6 +201,49 @@ def fill_packed_nodes(
         job_nodes[model] = packed_nodes(
             hardware, n, model, gpu_count, max_nodes, cores, memory_mib, gpu_memory_mib, scratch
         )
+
+
+@compiled
+def refuse_models(
+    hardware: Hardware,
+    n: int,
+    allowed: Bools,
+    gpu_count: int,
+    max_nodes: int,
+    cores: int,
+    memory_mib: int,
+    gpu_memory_mib: int,
+    spread_speed: Floats,
+    scratch: Ints,
+    job_nodes: Ints,
+) -> None:
+    """Writes NEVER for the models of which a job can't have its GPUs on the nodes that it may run on.
+
+    A packed set has as few nodes as without the choice: on more of them the job runs as slowly, whoever chose them.
+
+    Args:
+        allowed: (M,) whether the job may run on each node.
+        gpu_count, max_nodes, cores, memory_mib, gpu_memory_mib: of the job.
+        spread_speed: (K,) of it.
+        scratch: (M,).
+        job_nodes: (K,) as filled by `fill_packed_nodes`.
+    """
+    for model in range(job_nodes.shape[0]):
+        count = 0
+        for node in range(allowed.shape[0]):
+            able = 0
+            if allowed[node]:
+                for gpu in range(hardware.node_first_gpu[n, node], hardware.node_first_gpu[n, node + 1]):
+                    able += hardware.gpu_model[n, gpu] == model and hardware.gpu_memory_mib[n, gpu] >= gpu_memory_mib
+            if able > 0:
+                able = most_given(
+                    able, cores, memory_mib, hardware.node_cores[n, node], hardware.node_memory_mib[n, node]
+                )
+            if able > 0:
+                scratch[count] = able
+                count += 1
+        if not is_startable(scratch, count, gpu_count, job_nodes[model], max_nodes, spread_speed[model]):
+            job_nodes[model] = NEVER
 
 
 class Outlook(NamedTuple):

@@ -39,6 +39,8 @@ class JobArrays(NamedTuple):
         lost_s: (L, J) seconds of work that a stop loses.
         shareable: (L, J) whether it may share its GPU with one other job that may as well; jobs of one GPU only.
         family: (L, J) its row and column in a table of kept shares (`adlro.state.observation.Sharing`).
+        exclusive: (L, J) whether no other job may run on its nodes while it runs.
+        node_allowed: (L, J, M) whether it may run on each node; M is 0 where no job chooses its nodes.
     """
 
     job_count: Ints
@@ -61,6 +63,8 @@ class JobArrays(NamedTuple):
     lost_s: Floats
     shareable: Bools
     family: Ints
+    exclusive: Bools
+    node_allowed: Bools
 
     @property
     def widest(self) -> int:
@@ -91,6 +95,8 @@ def empty_job_arrays(lists: int, jobs: int, models: int) -> JobArrays:
         lost_s=np.zeros((lists, jobs)),
         shareable=np.zeros((lists, jobs), dtype=np.bool_),
         family=np.zeros((lists, jobs), dtype=np.int64),
+        exclusive=np.zeros((lists, jobs), dtype=np.bool_),
+        node_allowed=np.ones((lists, jobs, 0), dtype=np.bool_),
     )
 
 
@@ -101,6 +107,7 @@ def pack_jobs(
     *,
     expected_spread: Sequence[Floats] | None = None,
     speed_table: SpeedTable = SHIPPED,
+    node_ids: Sequence[str] = (),
 ) -> JobArrays:
     """Job lists as arrays.
 
@@ -110,10 +117,11 @@ def pack_jobs(
         expected_s: for each list (jobs, K), the expected seconds; the true ones if left out.
         expected_spread: for each list (jobs,), the uncertainty of these; 0 if left out.
         speed_table: speeds of applications on the models.
+        node_ids: of the cluster, where `gpu_models` are only models, and jobs choose their nodes.
 
     Raises:
-        InvalidInput: submissions out of order, a model without speeds, expectations of another shape or not above 0,
-            or a spread of another shape or not a number from 0.
+        InvalidInput: jobs choose their nodes, and there are none; submissions out of order, a model without speeds,
+            expectations of another shape or not above 0, or a spread of another shape or not a number from 0.
     """
     models = tuple(gpu_models.gpu_models if isinstance(gpu_models, Cluster) else gpu_models)
     arrays = empty_job_arrays(len(lists), max((len(jobs) for jobs in lists), default=0), len(models))
@@ -162,10 +170,33 @@ def pack_jobs(
                 arrays.preemptible[number, place] = True
                 arrays.restart_s[number, place] = job.preemptible.restart_s
                 arrays.lost_s[number, place] = job.preemptible.lost_s
-            arrays.shareable[number, place] = job.shareable and job.gpu_count == 1
+            arrays.shareable[number, place] = job.shareable and job.gpu_count == 1 and not job.exclusive
+            arrays.exclusive[number, place] = job.exclusive
         users: dict[str, int] = {}
         arrays.user[row] = [users.setdefault(job.user, len(users)) for job in jobs]
-    return arrays
+    if isinstance(gpu_models, Cluster):
+        node_ids = [node.node_id for node in gpu_models.nodes]
+    return _with_nodes(arrays, lists, node_ids)
+
+
+def _with_nodes(arrays: JobArrays, lists: Sequence[Sequence[WorkloadJob]], node_ids: Sequence[str]) -> JobArrays:
+    """The same jobs with the nodes that they may run on."""
+    choosing = [
+        (number, place, job)
+        for number, jobs in enumerate(lists)
+        for place, job in enumerate(jobs)
+        if job.node_ids or job.excluded_node_ids
+    ]
+    if not choosing:
+        return arrays
+    if not node_ids:
+        number, place, _ = choosing[0]
+        text = f"list {number}, job {place}: names nodes, and the jobs are packed for no cluster: pack them for one"
+        raise InvalidInput(text, field="node_ids")
+    allowed = np.ones((*arrays.submit_s.shape, len(node_ids)), dtype=np.bool_)
+    for number, place, job in choosing:
+        allowed[number, place] = [job.accepts_node(node_id) for node_id in node_ids]
+    return arrays._replace(node_allowed=allowed)
 
 
 def _fill_gangs(arrays: JobArrays, number: int, jobs: Sequence[WorkloadJob], models: tuple[str, ...]) -> None:

@@ -21,6 +21,9 @@ from adlro.state.cluster_arrays import IDLE, Hardware, Machines
 from adlro.state.observation import Ints
 from adlro.state.room import give_back, take
 
+WHOLE_NODES = -1
+"""Stands for the cores of a job that is alone on its nodes: it holds all their cores and memory."""
+
 OVERRUN_SHARE = 0.5
 """If runtimes have a lognormal distribution with sigma s and the estimate m as median, jobs that exceed m continue for
 (exp(s^2 / 2) Phi(s) / Phi(0) - 1) m on average: 0.42 m at s = 0.4, as the jobs of one user and application have in the
@@ -89,6 +92,7 @@ def occupy(
 
     The job starts for `start_cost_s`, restores for `restart_s`, and does `share` of its work, which takes `full_s` at
     the model's own speed; a scheduler expects `expected_s` for the whole work, and knows the restart and the share.
+    `cores` may be WHOLE_NODES.
     """
     cost_s = start_cost_s + restart_s
     end_s = machines.time_s[n] + (cost_s + share * full_s / machines.gpu_speed[n, gpu])
@@ -117,7 +121,7 @@ def occupy_gang(
 
     Args:
         gpus: (W,) their numbers, then -1.
-        cores, memory_mib: taken with each GPU from its node.
+        cores, memory_mib: taken with each GPU from its node; WHOLE_NODES, and any memory: all of these nodes.
     """
     size, speed = 0, np.inf
     while size < gpus.shape[0] and gpus[size] >= 0:
@@ -244,6 +248,10 @@ def _hold_gpu(
     memory_mib: int,
 ) -> None:
     """Gives a GPU of cluster n to a job of `size` GPUs, whose work begins after `cost_s`."""
+    node = hardware.gpu_node[n, gpu]
+    if cores == WHOLE_NODES:
+        # All with the first of its GPUs there, nothing with the others.
+        cores, memory_mib = machines.cores_free[n, node], machines.memory_free_mib[n, node]
     machines.gpu_job[n, gpu] = job
     machines.gpu_start_s[n, gpu] = machines.time_s[n]
     machines.gpu_end_s[n, gpu] = end_s
@@ -253,7 +261,6 @@ def _hold_gpu(
     machines.gpu_launch[n, gpu] = machines.launch_count[n]
     machines.gpu_cores[n, gpu] = cores
     machines.gpu_memory_mib[n, gpu] = memory_mib
-    node = hardware.gpu_node[n, gpu]
     take(machines.cores_free, machines.memory_free_mib, n, node, cores, memory_mib)
     machines.idle_count[n] -= 1
     machines.node_idle[n, node] -= 1

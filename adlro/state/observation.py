@@ -7,7 +7,7 @@ for all of them. A policy maps an observation to one action per cluster.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,6 +207,29 @@ class Sharing(NamedTuple):
         return Sharing(**{**columns, "kept": self.kept})
 
 
+class NodeRules(NamedTuple):
+    """What an observation says of jobs that don't run on any node at any time, for N clusters, J jobs and M nodes.
+
+    On the nodes that a job must not run on its durations (`kind_duration_s`) are infinite: where jobs choose nodes, the
+    GPUs of a kind are on nodes that each waiting job may use, or may not.
+
+    Attributes:
+        job_exclusive: (N, J) whether no other job may run on the job's nodes while it runs. One that runs holds all
+            cores and memory of its nodes.
+        job_choosing: (N, J) whether the job may not run on each node.
+        node_busy: (N, M) whether a job runs on the node.
+    """
+
+    job_exclusive: Bools
+    job_choosing: Bools
+    node_busy: Bools
+
+    def of_cluster(self, n: int) -> NodeRules:
+        """The figures of one cluster alone."""
+        columns: dict[str, Any] = {name: column[n : n + 1] for name, column in self._asdict().items()}
+        return NodeRules(**columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One decision point of N clusters with J waiting jobs and G GPUs.
@@ -236,8 +259,9 @@ class Observation:
         job_priority: (N, J) 0..1.
         job_user_service_s: (N, J) GPU time that the job's user has had so far, running attempts included.
         job_submit_s: (N, J) time from which its completion time counts.
-        job_cores: (N, J) requested CPU cores.
-        job_memory_mib: (N, J) requested main memory.
+        job_cores: (N, J) requested CPU cores; of an exclusive job of one GPU the least that a node has on which it can
+            run: it takes all of a node.
+        job_memory_mib: (N, J) requested main memory; of such a job as with the cores.
         job_gpu_memory_mib: (N, J) requested GPU memory.
         job_spread: (N, J) uncertainty of the expected duration: standard deviation of ln(true / expected); 0: exact.
         kind_duration_s: (N, J, S) expected duration on GPUs of a kind; inf where the GPU, or its node when empty, is
@@ -249,6 +273,7 @@ class Observation:
         gpu_models: names of the models.
         preemption: what concerns jobs that can be stopped; None where no such job runs, and no stopped one waits.
         sharing: what concerns GPUs that two jobs share; None where no shareable job waits or runs.
+        nodes: what concerns jobs that are exclusive or choose their nodes; None where no such job waits.
     """
 
     time_s: Floats
@@ -280,6 +305,7 @@ class Observation:
     gangs: Gangs | None = None
     preemption: Preemption | None = None
     sharing: Sharing | None = None
+    nodes: NodeRules | None = None
 
     @property
     def queue_length(self) -> Ints:
@@ -296,7 +322,7 @@ class Observation:
     def byte_count(self) -> int:
         """Memory in bytes of the stored observation, with the whole buffers behind its arrays."""
         buffers = {}
-        parts = (*self.table, *(self.gangs or ()), *(self.preemption or ()), *(self.sharing or ()))
+        parts = (*self.table, *(self.gangs or ()), *(self.preemption or ()), *(self.sharing or ()), *(self.nodes or ()))
         for array in (*(getattr(self, name) for name in _COLUMNS), *parts):
             buffer = array
             while isinstance(buffer.base, np.ndarray):
@@ -319,6 +345,15 @@ class Observation:
         alike: Ints = np.flatnonzero(idle[gpu:] & (node[gpu:] == node[gpu]) & (kind[gpu:] == kind[gpu]))
         return gpu + alike[:size]
 
+    def copy(self) -> Observation:
+        """The same figures in arrays of its own, which may be changed."""
+
+        def copied(part: Any) -> Any:
+            return None if part is None else type(part)(*(array.copy() for array in part))
+
+        parts = {name: copied(getattr(self, name)) for name in _PARTS}
+        return replace(self, **{name: getattr(self, name).copy() for name in _COLUMNS}, **parts)
+
     def of_cluster(self, n: int) -> Observation:
         """The decision point of one cluster alone, N = 1."""
         columns = {name: getattr(self, name)[n : n + 1] for name in _COLUMNS}
@@ -329,9 +364,11 @@ class Observation:
             gangs=None if self.gangs is None else self.gangs.of_cluster(n),
             preemption=None if self.preemption is None else self.preemption.of_cluster(n),
             sharing=None if self.sharing is None else self.sharing.of_cluster(n),
+            nodes=None if self.nodes is None else self.nodes.of_cluster(n),
         )
 
 
-_NOT_COLUMNS = ("table", "gpu_models", "gangs", "preemption", "sharing")
+_PARTS = ("table", "gangs", "preemption", "sharing", "nodes")
+_NOT_COLUMNS = ("gpu_models", *_PARTS)
 _COLUMNS = tuple(field.name for field in fields(Observation) if field.name not in _NOT_COLUMNS)
 """The fields with one row per cluster."""

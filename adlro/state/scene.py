@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from adlro.numeric.compiled import compiled, compiled_part
-from adlro.state.candidate_table import candidate_table, gpu_kinds
+from adlro.state.candidate_table import candidate_table, gpu_kinds, split_kinds
 from adlro.state.cluster_arrays import IDLE, Hardware
-from adlro.state.gangs import NEVER, fill_packed_nodes
+from adlro.state.gangs import NEVER, fill_packed_nodes, refuse_models
 from adlro.state.job_arrays import JobArrays
 from adlro.state.machines import left_of, remaining_s
-from adlro.state.observation import Bools, Floats, Gangs, Ints, Observation, Preemption, Sharing
+from adlro.state.observation import Bools, Floats, Gangs, Ints, NodeRules, Observation, Preemption, Sharing
 from adlro.state.room import has_room
 
 
@@ -135,14 +135,23 @@ def whole_queue(
     """
     gpu_kind, kind_gpu = gpu_kinds(hardware, scene.known_speed)
     clusters, gpus = hardware.gpu_model.shape
+    choices = _choices(scene, jobs, rows, row_count)
+    if choices is not None:
+        each = [choices.allowed[choices.cluster == a] for a in range(clusters)]
+        gpu_kind, kind_gpu = split_kinds(gpu_kind, hardware.gpu_node, each)
     seen = _room(clusters, gpus, int(row_count.max(initial=0)), kind_gpu.shape[1])
     _fill(hardware, scene, jobs, rows, row_count, gpu_submit_s, user_service_s, kind_gpu, seen)
+    if choices is not None:
+        _refuse_nodes(choices, hardware.gpu_node, kind_gpu, seen)
+    rules = _node_rules(hardware, scene, jobs, rows, row_count, choices)
     sharing = None if shares is None else _sharing(scene, row_count, shares, seen)
     gangs = None
     if gpu_gang is not None:
-        gangs = _gangs(hardware, scene, jobs, rows, row_count, gpu_gang, reserved)
+        gangs = _gangs(hardware, scene, jobs, rows, row_count, gpu_gang, reserved, choices)
     if gangs is not None:
         _refuse_sets(gangs, hardware.gpu_model, kind_gpu, seen.kind_duration_s, seen.job_waiting)
+    if rules is not None:
+        _ask_for_nodes(hardware, rules, gangs, kind_gpu, seen)
     preemption = None if stops is None else _preemption(scene, row_count, stops, seen)
     table = candidate_table(
         gpu_kind,
@@ -157,6 +166,7 @@ def whole_queue(
         hardware.gpu_model,
         gangs,
         preemption,
+        rules,
     )
     return Observation(
         time_s=scene.time_s,
@@ -173,7 +183,90 @@ def whole_queue(
         gangs=gangs,
         preemption=preemption,
         sharing=sharing,
+        nodes=rules,
     )
+
+
+class _Choices(NamedTuple):
+    """Which nodes waiting jobs of A clusters choose.
+
+    Attributes:
+        choosing: (A, J) whether each job may not run on some node.
+        cluster, place: (E,) of these jobs.
+        allowed: (E, M) whether each of them may run on each node.
+    """
+
+    choosing: Bools
+    cluster: Ints
+    place: Ints
+    allowed: Bools
+
+
+def _choices(scene: Scene, jobs: JobArrays, rows: Ints, row_count: Ints) -> _Choices | None:
+    """What waiting jobs choose; None: all may run on all nodes."""
+    if jobs.node_allowed.shape[2] == 0:
+        return None
+    there = np.arange(int(row_count.max(initial=0))) < row_count[:, None]
+    a, place = np.nonzero(there)
+    allowed = jobs.node_allowed[scene.list_of[a], rows[a, place]]
+    some = ~allowed.all(axis=1)
+    if not some.any():
+        return None
+    there[a, place] = some
+    return _Choices(there, a[some], place[some], allowed[some])
+
+
+def _refuse_nodes(choices: _Choices, gpu_node: Ints, kind_gpu: Ints, seen: _Seen) -> None:
+    """Marks the kinds on nodes that a job must not run on, and the jobs that may run nowhere."""
+    a, place = choices.cluster, choices.place
+    node = np.take_along_axis(gpu_node, np.maximum(kind_gpu, 0), axis=1)[a]  # (E, S)
+    may = np.take_along_axis(choices.allowed, node, axis=1)
+    durations_s = np.where(may, seen.kind_duration_s[a, place], np.inf)
+    seen.kind_duration_s[a, place] = durations_s
+    seen.job_waiting[a, place] = np.isfinite(durations_s).any(axis=1)
+
+
+def _node_rules(
+    hardware: Hardware, scene: Scene, jobs: JobArrays, rows: Ints, row_count: Ints, choices: _Choices | None
+) -> NodeRules | None:
+    """What concerns jobs that are exclusive or choose their nodes; None: no such job waits."""
+    if choices is None and not jobs.exclusive.any():
+        return None
+    clusters, places = len(row_count), int(row_count.max(initial=0))
+    there = np.arange(places) < row_count[:, None]
+    exclusive: Bools = jobs.exclusive[scene.list_of[:, None], np.where(there, rows[:, :places], 0)] & there
+    if choices is None and not exclusive.any():
+        return None
+    node_busy = np.zeros(hardware.node_cores.shape, dtype=np.bool_)
+    a, gpu = np.nonzero(scene.gpu_job != IDLE)
+    node_busy[a, hardware.gpu_node[a, gpu]] = True
+    choosing = np.zeros((clusters, places), dtype=np.bool_) if choices is None else choices.choosing
+    return NodeRules(exclusive, choosing, node_busy)
+
+
+def _ask_for_nodes(hardware: Hardware, rules: NodeRules, gangs: Gangs | None, kind_gpu: Ints, seen: _Seen) -> None:
+    """Lets exclusive jobs of one GPU ask for the least that a node has on which they can run."""
+    single = rules.job_exclusive & seen.job_waiting
+    if gangs is not None:
+        single = single & (gangs.gpu_count == 1)
+    a, place = np.nonzero(single)
+    if not len(a):
+        return
+    node = np.take_along_axis(hardware.gpu_node, np.maximum(kind_gpu, 0), axis=1)  # (A, S); of a kind all are alike
+    able = np.isfinite(seen.kind_duration_s[a, place])
+    for asked, has in ((seen.job_cores, hardware.node_cores), (seen.job_memory_mib, hardware.node_memory_mib)):
+        asked[a, place] = least_of(able, np.take_along_axis(has, node, axis=1)[a])
+
+
+def least_of(able: Bools, has: Ints) -> Ints:
+    """(E,) the least that the kinds of GPUs have on which jobs can run.
+
+    Args:
+        able: (E, S) whether each job can run on each kind; on one at least.
+        has: (E, S), or (S,): of the nodes of each kind.
+    """
+    least: Ints = np.where(able, has, np.iinfo(np.int64).max).min(axis=-1)
+    return least
 
 
 def _sharing(scene: Scene, row_count: Ints, shares: Shares, seen: _Seen) -> Sharing:
@@ -247,6 +340,7 @@ def _gangs(
     row_count: Ints,
     gpu_gang: Ints,
     reserved: Ints | None,
+    choices: _Choices | None,
 ) -> Gangs | None:
     """What concerns jobs of several GPUs; the arguments are those of `whole_queue`."""
     clusters, places = len(row_count), int(row_count.max(initial=0))
@@ -261,6 +355,8 @@ def _gangs(
     models = jobs.expected_s.shape[2]
     nodes = np.zeros((clusters, places, models), dtype=np.int64)
     _fill_nodes(hardware, scene.list_of, jobs, job, gpu_count, np.empty(hardware.node_cores.shape[1], np.int64), nodes)
+    if choices is not None:
+        _refuse_chosen(hardware, scene, jobs, job, gpu_count, choices, nodes)
     return Gangs(
         gpu_count=gpu_count,
         max_nodes=np.where(there, jobs.max_nodes[number, job], 0),
@@ -269,6 +365,30 @@ def _gangs(
         gpu_run=scene.gpu_job.astype(np.int64),
         reserved=np.full(clusters, -1, dtype=np.int64) if reserved is None else reserved,
     )
+
+
+def _refuse_chosen(
+    hardware: Hardware, scene: Scene, jobs: JobArrays, rows: Ints, gpu_count: Ints, choices: _Choices, nodes: Ints
+) -> None:
+    """Marks the models of which jobs of several GPUs can't have theirs on the nodes that they may run on."""
+    scratch = np.empty(hardware.node_cores.shape[1], dtype=np.int64)
+    for a, place, allowed in zip(choices.cluster.tolist(), choices.place.tolist(), choices.allowed, strict=True):
+        if gpu_count[a, place] == 1:
+            continue
+        at = int(scene.list_of[a]), int(rows[a, place])
+        refuse_models(
+            hardware,
+            a,
+            allowed,
+            int(jobs.gpu_count[at]),
+            int(jobs.max_nodes[at]),
+            int(jobs.cores[at]),
+            int(jobs.memory_mib[at]),
+            int(jobs.gpu_memory_mib[at]),
+            np.ascontiguousarray(jobs.expected_spread_speed[at]),
+            scratch,
+            nodes[a, place],
+        )
 
 
 @compiled

@@ -11,7 +11,12 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:jobs:events                     stream  IO  IO  entry `<revision>-0`: m = JobStreamEntry
     adlro:job:<job_id>                    hash    IO  IO  m = Job (without revision), rev, version (of the
                                                           orchestrator), state; cancel where its end was asked for;
-                                                          ran = in which adlro:jobs:ran it is
+                                                          ran = in which adlro:jobs:ran it is; asked = how many
+                                                          requests there were, applied = up to which one they are
+                                                          applied, r<n> = JobRequest n as a field of Job; once =
+                                                          digests of the last 32 that had a request_id
+    adlro:jobs:array:<array_id>           hash    IO  IO  count = jobs of the array, ended = how many are final,
+                                                          failed = how many of these have not succeeded
     adlro:jobs:active                     set     IO  IO  ids of the jobs that are not final
     adlro:jobs:active:users               hash    IO  I   user -> how many of his jobs are not final
     adlro:jobs:user:<user>                zset    I   IO  ids of all his jobs, by number; under `?` those of nobody
@@ -33,7 +38,8 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:orchestrator:cursor             hash    O   O   what of the cluster's events has been applied: incarnation,
                                                           revision, time_s, last_event_s, hold_until_s; reserved =
                                                           "<revision> <since> <job_id>", whom GPUs are kept free for
-    adlro:orchestrator:attained           hash    O   O   user -> GPU seconds of his ended attempts, written with the
+    adlro:orchestrator:attained           hash    O   O   user -> GPU seconds of his ended attempts, and the cluster
+                                                          time of this figure (with a half-life); written with the
                                                           record of each end: nobody has to read all jobs that ever
                                                           were
 
@@ -41,6 +47,8 @@ the first part; but O's lease makes the tokens, and D reads the outcomes itself.
     adlro:orchestrator:policy             string  O   O   the name of the policy that was set
     adlro:orchestrator:shadow             string  O   O   the name of the policy in its shadow; empty: none
     adlro:orchestrator:drained            hash    O   O   node id -> why nothing starts there
+    adlro:orchestrator:quotas             hash    O   O   user, or * -> the most GPUs that his jobs may hold at once
+    adlro:orchestrator:fair_shares        hash    O   O   user, or @group -> "<shares> <group>", for fair share
     adlro:orchestrator:decisions          stream  O   O   entry `3-17` of decision d-3-17: m = DecisionStreamEntry, a
                                                           summary; the oldest entries go
     adlro:orchestrator:explanations       stream  O   O   the same, with all that is kept of a decision; fewer of them
@@ -82,6 +90,8 @@ ACTIVE = "adlro:jobs:active"
 ACTIVE_COUNTS = "adlro:jobs:active:users"
 USER = "adlro:jobs:user:"
 """Prefix of a user's name; see `user_key`."""
+ARRAY = "adlro:jobs:array:"
+"""Prefix of an array's id; see `array_key`."""
 INDEX = "adlro:jobs:index"
 ENDED = "adlro:jobs:ended"
 RAN = "adlro:jobs:ran:"
@@ -97,6 +107,8 @@ LEASE = "adlro:orchestrator:lease"
 POLICY = "adlro:orchestrator:policy"
 SHADOW = "adlro:orchestrator:shadow"
 DRAINED = "adlro:orchestrator:drained"
+QUOTAS = "adlro:orchestrator:quotas"
+FAIR_SHARES = "adlro:orchestrator:fair_shares"
 DECISIONS = "adlro:orchestrator:decisions"
 EXPLANATIONS = "adlro:orchestrator:explanations"
 FORECASTS = "adlro:orchestrator:forecasts"
@@ -129,6 +141,11 @@ def job_key(job_id: str) -> str:
 def user_key(user: str) -> str:
     """The key of the index of a user's jobs."""
     return USER + user
+
+
+def array_key(array_id: str) -> str:
+    """The key of the counts of an array's jobs."""
+    return ARRAY + array_id
 
 
 def ran_key(duration_class: int) -> str:

@@ -13,12 +13,14 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
 from adlro.errors import DataLoss, NotFound, OutOfRange
-from adlro.records.jobs import Job
+from adlro.records.attained import AttainedService
+from adlro.records.jobs import Job, JobState
 from adlro.store import scripts
 from adlro.store.keys import ACTIVE, ATTAINED, CURSOR, EVENTS, REVISION, SEQUENCE, TOKEN, job_key, user_key
 from adlro.store.records import (
     MOVED_PREFIX,
     Cursor,
+    JobEnd,
     JobStreamEntry,
     decode_event,
     decode_job,
@@ -36,6 +38,7 @@ _PAGE_JOBS = 200
 # Ids of a user's jobs, looked at in one step.
 _IDS_AT_ONCE = 500
 _JOB_ID = re.compile(rb"job-([0-9]{1,18})")
+_ARRAY_ID = re.compile(r"array-([1-9][0-9]{0,17})", re.ASCII)
 
 
 class ActivePage(NamedTuple):
@@ -76,6 +79,7 @@ class JobReads:
         self._read_of_user_back: AsyncScript = self._redis.register_script(scripts.OF_USER_BACK)
         self._read_active_of_user: AsyncScript = self._redis.register_script(scripts.ACTIVE_OF_USER)
         self._count_of_user: AsyncScript = self._redis.register_script(scripts.COUNT_OF_USER)
+        self._read_ends: AsyncScript = self._redis.register_script(scripts.ENDS)
         self._read_events: AsyncScript = self._redis.register_script(scripts.READ_EVENTS)
         self.unreadable = Unreadable()
 
@@ -103,15 +107,15 @@ class JobReads:
         """The last issued fencing token; 0 before the first."""
         return int(await self._redis.get(TOKEN) or 0)
 
-    async def user_service_s(self) -> dict[str, float]:
-        """By user, the GPU seconds of all ended attempts; users without any are not in it."""
-        user_service_s = {}
-        for user, had_s in (await self._redis.hgetall(ATTAINED)).items():
+    async def user_service(self) -> dict[str, AttainedService]:
+        """By user, the GPU time of all ended attempts; users without any are not in it."""
+        user_service = {}
+        for user, had in (await self._redis.hgetall(ATTAINED)).items():
             try:
-                user_service_s[user.decode()] = float(had_s)
-            except ValueError as error:
+                user_service[user.decode()] = AttainedService(*map(float, had.split(maxsplit=1)))
+            except (TypeError, ValueError) as error:
                 self.unreadable.add(f"{ATTAINED} {user!r}", error)
-        return user_service_s
+        return user_service
 
     async def get(self, job_id: str) -> Job:
         """One job.
@@ -332,6 +336,28 @@ class JobReads:
         places = await self._redis.zmscore(user_key(user), asked) if asked else []
         return {job_id for job_id, place in zip(asked, places, strict=True) if place is not None}
 
+    async def ends(self, ids: Iterable[str]) -> dict[str, JobEnd]:
+        """By id of a job or an array, whether it has ended, and how; those that do not exist are not in it."""
+        asked, out = list(ids), {}
+        for start in range(0, len(asked), _IDS_AT_ONCE):
+            part = asked[start : start + _IDS_AT_ONCE]
+            for each, found in zip(part, await self._read_ends(args=part), strict=True):
+                if len(found) == 1:
+                    state = JobState(int(found[0]))
+                    out[each] = JobEnd(1, int(state.final), int(state.final and state is not JobState.SUCCEEDED))
+                elif found:
+                    out[each] = JobEnd(*map(int, found))
+        return out
+
+    async def array_numbers(self, array_id: str) -> range:
+        """The numbers of an array's jobs; empty where there is none."""
+        match = _ARRAY_ID.fullmatch(array_id)
+        end = (await self.ends([array_id])).get(array_id) if match else None
+        if match is None or end is None:
+            return range(0)
+        first = int(match[1])
+        return range(first, first + end.count)
+
     async def snapshot(self, turn: asyncio.Semaphore | None = None, user: str = "") -> tuple[int, AsyncIterator[Job]]:
         """A revision and all jobs, each at that revision or later.
 
@@ -378,7 +404,7 @@ class JobReads:
     async def read_requests(
         self, after_revision: int, *, block_ms: int | None = None, count: int = 1000
     ) -> tuple[int, list[JobStreamEntry]]:
-        """As `read_events`, but only changes by ingest (submissions, cancel requests); also the next position.
+        """As `read_events`, but only changes by ingest (submissions, requests); also the next position.
 
         Raises:
             OutOfRange: the next change is no longer stored, or can't be read: read the jobs again.
@@ -448,9 +474,14 @@ def _revision_of(entry_id: bytes) -> int:
 
 
 def not_found(job_id: str) -> NotFound:
-    """The error for an unknown job."""
+    """The error for an unknown job; an array's id is that of none, and its first job is named."""
+    first = job_id.removeprefix("array-")
+    is_array = first != job_id and first.isascii() and first.isdigit()
+    way_out = "`adlro queue --all` or ListJobs lists the existing jobs"
+    if is_array:
+        way_out = f"an array is no job: its first one is job-{first}"
     return NotFound(
-        f"job_id: there is no job {job_id!r}; `adlro queue --all` or ListJobs lists the existing jobs",
+        f"job_id: there is no job {job_id!r}; {way_out}",
         field="job_id",
         reason="JOB_NOT_FOUND",
         metadata={"job_id": job_id},

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from adlro.errors import DataLoss
+from adlro.records.attained import AttainedService
 from adlro.records.jobs import Job, JobSpec, JobType, NormalizedJob
 from adlro.records.outcomes import NeighbourTime, StoppedRun
 from adlro.store.keys import job_key
@@ -33,6 +35,58 @@ class NewJob:
     normalized: NormalizedJob
     request_id: str
     created_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NewArray:
+    """An array to record.
+
+    Attributes:
+        spec: what its jobs have in common.
+        indexes: in rising order.
+        max_running_count: the most of them that may run at once; 0: any number.
+        request_id: empty: no protection against a repeated call.
+    """
+
+    spec: JobSpec
+    normalized: NormalizedJob
+    indexes: Sequence[int]
+    max_running_count: int
+    request_id: str
+    created_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedArray:
+    """The result of `create_array`: the number of its first job, which the others follow.
+
+    Attributes:
+        existing: its request id was known.
+    """
+
+    array_id: str
+    count: int
+    existing: bool
+
+    @property
+    def first_job_id(self) -> str:
+        """The id of the job with the first index."""
+        return f"job-{sequence_of(self.array_id)}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """Whether what another job waits for has ended, and how.
+
+    Attributes:
+        count: jobs: 1, or those of an array.
+        ended_count: of these, final.
+        failed_count: of these, not SUCCEEDED.
+    """
+
+    count: int
+    ended_count: int
+    failed_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +123,7 @@ class JobChange(enum.IntEnum):
     SUBMITTED = 1
     CANCEL_REQUESTED = 2
     MOVED = 3
+    REQUESTED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +159,13 @@ class Outcome:
 class Move:
     """The orchestrator's next record of a job; `version` is the one it replaces.
 
-    `user_service_s`: if an attempt ends with it, the GPU time of all ended attempts of the job's user.
+    `user_service`: if an attempt ends with it, the GPU time of all ended attempts of the job's user.
     """
 
     job: Job
     version: int
     outcome: Outcome | None = None
-    user_service_s: float | None = None
+    user_service: AttainedService | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +192,7 @@ def sequence_of(job_id: str) -> int:
     return int(job_id.rpartition("-")[2])
 
 
-def digest_of(message: job_pb2.JobSpec) -> str:
+def digest_of(message: Message) -> str:
     """A digest that distinguishes two payloads with one request id."""
     return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 

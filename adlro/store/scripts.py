@@ -57,20 +57,16 @@ local function ended(id, end_s, ran)
 end
 """
 
-# ARGV: limits of one user (0: none): jobs that have not ended, jobs a second, jobs at once after a pause (with a rate);
-# then four a job: request key (may be empty), digest, Job without job_id, user.
-# Returns {status, value, job_id} a job: 0 created, with its revision; 1 existing, with "job_id digest"; 2 refused, the
-# user has too many, with how many; 3 refused, he submits too fast, with the milliseconds to wait.
-CREATE = _named(
-    _COMMON
-    + _INDEXED
-    + """
+# A user's limits, in ARGV[1] to [3] (0: none): jobs that have not ended, jobs a second, jobs at once after a pause
+# (with a rate). `refused` returns nothing where so many more jobs of the user are accepted. An array may be larger than
+# what is left of the burst: what follows it waits the longer.
+_LIMITS = """
 local most, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now
-local function refused(user)
+local function refused(user, more)
   if most > 0 then
     local count = tonumber(redis.call('HGET', '$ACTIVE_COUNTS', user) or 0)
-    if count >= most then return {2, count, ''} end
+    if count + more > most then return {2, count, ''} end
   end
   if rate > 0 then
     if not now then
@@ -81,39 +77,105 @@ local function refused(user)
     local left, at = string.match(redis.call('HGET', '$BUCKETS', user) or '', '(%S+) (%S+)')
     left = left and math.min(burst, left + math.max(0, now - at) * rate) or burst
     if left < 1 then return {3, math.ceil((1 - left) / rate * 1000), ''} end
-    redis.call('HSET', '$BUCKETS', user, string.format('%.6f %.6f', left - 1, now))
+    redis.call('HSET', '$BUCKETS', user, string.format('%.6f %.6f', left - more, now))
   end
 end
-local out, last, count = {}, 0, 0
+"""
+
+# `create` records a job and returns its id and its revision; `index_created` follows the last one.
+_CREATE_ONE = """
+local last, count = 0, 0
+local function create(body, user)
+  last, count = redis.call('INCR', '$SEQUENCE'), count + 1
+  local id = 'job-' .. last
+  local job = body .. '\\10' .. varint(#id) .. id
+  local rev = announce(1, job)
+  redis.call('HSET', '$JOB' .. id, 'm', job, 'rev', rev, 'version', 0, 'state', 1)
+  redis.call('SADD', '$ACTIVE', id)
+  redis.call('HINCRBY', '$ACTIVE_COUNTS', user, 1)
+  redis.call('ZADD', '$USER' .. user, last, id)
+  return id, rev
+end
+local function index_created()
+  if count > 0 and redis.call('HINCRBY', '$INDEX', 'to', count) ~= last then
+    -- There is a gap before these.
+    redis.call('HINCRBY', '$INDEX', 'to', -count)
+    redis.call('HSET', '$INDEX', 'done', indexed(), 'from', last - count + 1, 'to', last)
+  end
+end
+"""
+
+# ARGV: a user's limits (see _LIMITS), then four a job: request key (may be empty), digest, Job without job_id, user.
+# Returns {status, value, job_id} a job: 0 created, with its revision; 1 existing, with "job_id digest"; 2 refused, the
+# user has too many, with how many; 3 refused, he submits too fast, with the milliseconds to wait.
+CREATE = _named(
+    _COMMON
+    + _INDEXED
+    + _LIMITS
+    + _CREATE_ONE
+    + """
+local out = {}
 for i = 4, #ARGV, 4 do
   local request, digest, body, user = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local known = request ~= '' and redis.call('HGET', '$REQUESTS', request)
-  local refusal = not known and refused(user)
+  local refusal = not known and refused(user, 1)
   if known then
     out[#out + 1] = {1, 0, known}
   elseif refusal then
     out[#out + 1] = refusal
   else
-    last, count = redis.call('INCR', '$SEQUENCE'), count + 1
-    local id = 'job-' .. last
-    local job = body .. '\\10' .. varint(#id) .. id
-    local rev = announce(1, job)
-    redis.call('HSET', '$JOB' .. id, 'm', job, 'rev', rev, 'version', 0, 'state', 1)
-    redis.call('SADD', '$ACTIVE', id)
-    redis.call('HINCRBY', '$ACTIVE_COUNTS', user, 1)
-    redis.call('ZADD', '$USER' .. user, last, id)
+    local id, rev = create(body, user)
     if request ~= '' then redis.call('HSET', '$REQUESTS', request, id .. ' ' .. digest) end
     out[#out + 1] = {0, rev, id}
   end
 end
-if count > 0 and redis.call('HINCRBY', '$INDEX', 'to', count) ~= last then
-  -- There is a gap before these.
-  redis.call('HINCRBY', '$INDEX', 'to', -count)
-  redis.call('HSET', '$INDEX', 'done', indexed(), 'from', last - count + 1, 'to', last)
-end
+index_created()
 return out
 """
 )
+
+# ARGV: a user's limits (see _LIMITS), request key (may be empty), digest, user, the Job that all jobs of the array have
+# in common (without job_id), then for each job what it has alone, as fields that are appended.
+# Returns {status, value, array_id} as CREATE does; 0 created, with the number of its jobs. All jobs or none.
+CREATE_ARRAY = _named(
+    _COMMON
+    + _INDEXED
+    + _LIMITS
+    + _CREATE_ONE
+    + """
+local request, digest, user, body = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local known = request ~= '' and redis.call('HGET', '$REQUESTS', request)
+if known then return {1, 0, known} end
+local refusal = refused(user, #ARGV - 7)
+if refusal then return refusal end
+local array_id = 'array-' .. (tonumber(redis.call('GET', '$SEQUENCE') or 0) + 1)
+-- Job.spec = 2, JobSpec.array = 22, ArrayTask.array_id = 1: a message that comes again is merged.
+local field = '\\10' .. varint(#array_id) .. array_id
+field = '\\178\\1' .. varint(#field) .. field
+field = '\\18' .. varint(#field) .. field
+for i = 8, #ARGV do create(body .. ARGV[i] .. field, user) end
+redis.call('HSET', '$ARRAY' .. array_id, 'count', count, 'ended', 0, 'failed', 0)
+if request ~= '' then redis.call('HSET', '$REQUESTS', request, array_id .. ' ' .. digest) end
+index_created()
+return {0, count, array_id}
+"""
+)
+
+# ARGV: ids of jobs and of arrays. Returns of each: {its state} of a job, {jobs, ended, not succeeded} of an array,
+# nothing where there is none.
+ENDS = _named("""
+local out = {}
+for i, id in ipairs(ARGV) do
+  local found
+  if string.sub(id, 1, 6) == 'array-' then
+    found = redis.call('HMGET', '$ARRAY' .. id, 'count', 'ended', 'failed')
+  else
+    found = redis.call('HMGET', '$JOB' .. id, 'state')
+  end
+  out[i] = found[1] and found or {}
+end
+return out
+""")
 
 # ARGV: bytes, then job ids. Returns what there is of each: {m, rev, version}, or a text where its key holds something
 # else; of the first jobs only, as many as have so many bytes together and at least one. 0 bytes: of all. Nobody knows
@@ -202,25 +264,62 @@ return {indexed(), tonumber(redis.call('GET', '$SEQUENCE') or 0)}
 """
 )
 
-# ARGV: job_id. Returns {status, rev, m}: status 0 not found, 1 final, 2 requested now or before.
+# ARGV: job ids. Returns {status, rev, m} of each: status 0 not found, 1 final, 2 requested now or before.
 CANCEL = _named(
     _COMMON
     + """
-local key = '$JOB' .. ARGV[1]
-local found = redis.call('HMGET', key, 'm', 'rev', 'state', 'cancel')
-if not found[1] then return {0, 0, ''} end
-if (tonumber(found[3]) or 1) >= 3 then return {1, tonumber(found[2]) or 0, found[1]} end
-if found[4] then return {2, tonumber(found[2]) or 0, found[1]} end
-local job = found[1] .. '\\120\\1'
-local rev = announce(2, job)
-redis.call('HSET', key, 'm', job, 'rev', rev, 'cancel', 1)
-return {2, rev, job}
+local function cancel(id)
+  local key = '$JOB' .. id
+  local found = redis.call('HMGET', key, 'm', 'rev', 'state', 'cancel')
+  if not found[1] then return {0, 0, ''} end
+  if (tonumber(found[3]) or 1) >= 3 then return {1, tonumber(found[2]) or 0, found[1]} end
+  if found[4] then return {2, tonumber(found[2]) or 0, found[1]} end
+  local job = found[1] .. '\\120\\1'
+  local rev = announce(2, job)
+  redis.call('HSET', key, 'm', job, 'rev', rev, 'cancel', 1)
+  return {2, rev, job}
+end
+local out = {}
+for i, id in ipairs(ARGV) do out[i] = cancel(id) end
+return out
+"""
+)
+
+# ARGV: the most requests of a job that are not applied; a JobRequest without its number; then job ids. Returns
+# {status, rev, m} of each: as CANCEL; 3 it runs, 4 it has too many requests.
+REQUEST = _named(
+    _COMMON
+    + """
+local most, request, once = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local function ask(id)
+  local key = '$JOB' .. id
+  local found = redis.call('HMGET', key, 'm', 'rev', 'state', 'asked', 'applied', 'once')
+  if not found[1] then return {0, 0, ''} end
+  local rev, state = tonumber(found[2]) or 0, tonumber(found[3]) or 1
+  if once ~= '' and string.find(found[6] or '', once, 1, true) then return {2, rev, found[1]} end
+  if state >= 3 then return {1, rev, found[1]} end
+  if state == 2 then return {3, rev, found[1]} end
+  local number = (tonumber(found[4]) or 0) + 1
+  if number - (tonumber(found[5]) or 0) > most then return {4, rev, found[1]} end
+  local body = request .. '\\8' .. varint(number)
+  -- Job.requests = 23
+  local field = '\\186\\1' .. varint(#body) .. body
+  local job = found[1] .. field
+  rev = announce(4, job)
+  redis.call('HSET', key, 'm', job, 'rev', rev, 'asked', number, 'r' .. number, field)
+  if once ~= '' then redis.call('HSET', key, 'once', string.sub((found[6] or '') .. once, -#once * 32)) end
+  return {2, rev, job}
+end
+local out = {}
+for i = 4, #ARGV do out[i - 3] = ask(ARGV[i]) end
+return out
 """
 )
 
 # ARGV: token; incarnation (empty: no cursor), cluster revision, cluster time, last event, end of the hold,
-# reservation; then nine a move: job_id, version, state, Job, outcome, user, his attained service (empty: as before),
-# the time of its end and its class of durations (where it is final, and they are known).
+# reservation; then eleven a move: job_id, version, state, Job, outcome, user, his attained service (empty: as before),
+# the time of its end and its class of durations (where it is final, and they are known), the number of the last applied
+# request, its array (empty: none).
 # Nothing is written unless all of it can be. Returns the new revisions.
 MOVE = _named(
     _COMMON
@@ -231,7 +330,7 @@ if token and tonumber(token) ~= tonumber(ARGV[1]) then
   return redis.error_reply('FENCED token ' .. ARGV[1] .. ' is not the newest, ' .. token .. ' is')
 end
 local versions = {}
-for i = 8, #ARGV, 9 do
+for i = 8, #ARGV, 11 do
   local id = ARGV[i]
   local version = versions[id] or tonumber(redis.call('HGET', '$JOB' .. id, 'version') or -1)
   if version ~= tonumber(ARGV[i + 1]) then
@@ -240,10 +339,18 @@ for i = 8, #ARGV, 9 do
   versions[id] = version + 1
 end
 local out = {}
-for i = 8, #ARGV, 9 do
+for i = 8, #ARGV, 11 do
   local id, version, state, job, outcome = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], ARGV[i + 4]
   local key = '$JOB' .. id
-  if redis.call('HEXISTS', key, 'cancel') == 1 then job = job .. '\\120\\1' end
+  local asked = redis.call('HMGET', key, 'cancel', 'asked', 'applied')
+  if asked[1] then job = job .. '\\120\\1' end
+  if asked[2] then
+    local applied, last = tonumber(ARGV[i + 9]), tonumber(asked[2])
+    if state >= 3 then applied = last end  -- nothing is left to change
+    for n = (tonumber(asked[3]) or 0) + 1, applied do redis.call('HDEL', key, 'r' .. n) end
+    for n = applied + 1, last do job = job .. (redis.call('HGET', key, 'r' .. n) or '') end
+    redis.call('HSET', key, 'applied', applied)
+  end
   local rev = announce(3, job)
   redis.call('HSET', key, 'm', job, 'rev', rev, 'version', version + 1, 'state', state)
   if state >= 3 then ended(id, ARGV[i + 7], ARGV[i + 8]) end
@@ -251,6 +358,10 @@ for i = 8, #ARGV, 9 do
   if state >= 3 and redis.call('SREM', '$ACTIVE', id) == 1 then
     if redis.call('HINCRBY', '$ACTIVE_COUNTS', ARGV[i + 5], -1) <= 0 then
       redis.call('HDEL', '$ACTIVE_COUNTS', ARGV[i + 5])
+    end
+    if ARGV[i + 10] ~= '' then
+      redis.call('HINCRBY', '$ARRAY' .. ARGV[i + 10], 'ended', 1)
+      if state > 3 then redis.call('HINCRBY', '$ARRAY' .. ARGV[i + 10], 'failed', 1) end
     end
   end
   if outcome ~= '' then redis.call('XADD', '$OUTCOMES', 'MAXLEN', '~', $OUTCOMES_KEPT, '*', 'm', outcome) end

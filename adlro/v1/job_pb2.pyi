@@ -121,6 +121,14 @@ class _PendingReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pending
     """
     PENDING_REASON_NO_FITTING_NODES: _PendingReason.ValueType  # 12
     """It asks for several GPUs, and no set of nodes of the cluster, idle or not, can ever hold them."""
+    PENDING_REASON_HELD: _PendingReason.ValueType  # 13
+    """It is held: it starts after ReleaseJobs."""
+    PENDING_REASON_DEPENDENCY: _PendingReason.ValueType  # 14
+    """It waits for the end of other jobs (JobSpec.after)."""
+    PENDING_REASON_ARRAY_LIMIT: _PendingReason.ValueType  # 15
+    """As many jobs of its array run as may run at once."""
+    PENDING_REASON_QUOTA: _PendingReason.ValueType  # 16
+    """With its GPUs, its user's jobs would hold more than the user's quota."""
 
 class PendingReason(_PendingReason, metaclass=_PendingReasonEnumTypeWrapper):
     """Why a pending job is not running yet."""
@@ -153,7 +161,123 @@ Job.reserved_until_s.
 """
 PENDING_REASON_NO_FITTING_NODES: PendingReason.ValueType  # 12
 """It asks for several GPUs, and no set of nodes of the cluster, idle or not, can ever hold them."""
+PENDING_REASON_HELD: PendingReason.ValueType  # 13
+"""It is held: it starts after ReleaseJobs."""
+PENDING_REASON_DEPENDENCY: PendingReason.ValueType  # 14
+"""It waits for the end of other jobs (JobSpec.after)."""
+PENDING_REASON_ARRAY_LIMIT: PendingReason.ValueType  # 15
+"""As many jobs of its array run as may run at once."""
+PENDING_REASON_QUOTA: PendingReason.ValueType  # 16
+"""With its GPUs, its user's jobs would hold more than the user's quota."""
 Global___PendingReason: _TypeAlias = PendingReason  # noqa: Y015
+
+class _DependencyCondition:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DependencyConditionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DependencyCondition.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEPENDENCY_CONDITION_UNSPECIFIED: _DependencyCondition.ValueType  # 0
+    """As SUCCEEDED."""
+    DEPENDENCY_CONDITION_SUCCEEDED: _DependencyCondition.ValueType  # 1
+    """SUCCEEDED; of an array, all of its jobs."""
+    DEPENDENCY_CONDITION_ENDED: _DependencyCondition.ValueType  # 2
+    """In any final state."""
+    DEPENDENCY_CONDITION_NOT_SUCCEEDED: _DependencyCondition.ValueType  # 3
+    """FAILED or CANCELLED; of an array, at least one of its jobs, once all have ended."""
+
+class DependencyCondition(_DependencyCondition, metaclass=_DependencyConditionEnumTypeWrapper):
+    """How a job that another one waits for must have ended."""
+
+DEPENDENCY_CONDITION_UNSPECIFIED: DependencyCondition.ValueType  # 0
+"""As SUCCEEDED."""
+DEPENDENCY_CONDITION_SUCCEEDED: DependencyCondition.ValueType  # 1
+"""SUCCEEDED; of an array, all of its jobs."""
+DEPENDENCY_CONDITION_ENDED: DependencyCondition.ValueType  # 2
+"""In any final state."""
+DEPENDENCY_CONDITION_NOT_SUCCEEDED: DependencyCondition.ValueType  # 3
+"""FAILED or CANCELLED; of an array, at least one of its jobs, once all have ended."""
+Global___DependencyCondition: _TypeAlias = DependencyCondition  # noqa: Y015
+
+class _JobRequestKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobRequestKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobRequestKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_REQUEST_KIND_UNSPECIFIED: _JobRequestKind.ValueType  # 0
+    JOB_REQUEST_KIND_HOLD: _JobRequestKind.ValueType  # 1
+    JOB_REQUEST_KIND_RELEASE: _JobRequestKind.ValueType  # 2
+    JOB_REQUEST_KIND_UPDATE: _JobRequestKind.ValueType  # 3
+
+class JobRequestKind(_JobRequestKind, metaclass=_JobRequestKindEnumTypeWrapper): ...
+
+JOB_REQUEST_KIND_UNSPECIFIED: JobRequestKind.ValueType  # 0
+JOB_REQUEST_KIND_HOLD: JobRequestKind.ValueType  # 1
+JOB_REQUEST_KIND_RELEASE: JobRequestKind.ValueType  # 2
+JOB_REQUEST_KIND_UPDATE: JobRequestKind.ValueType  # 3
+Global___JobRequestKind: _TypeAlias = JobRequestKind  # noqa: Y015
+
+@_typing.final
+class JobDependency(_message.Message):
+    """A job that must have ended before another one may start. Where it ends in another way, the job that waits for it is
+    CANCELLED: nothing could start it any more.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CONDITION_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The id of a job, such as "job-17", or of an array, such as "array-20"."""
+    condition: Global___DependencyCondition.ValueType
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        condition: Global___DependencyCondition.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["condition", b"condition", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobDependency: _TypeAlias = JobDependency  # noqa: Y015
+
+@_typing.final
+class ArrayTask(_message.Message):
+    """A job's place in its array; given by SubmitArray."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    MAX_RUNNING_COUNT_FIELD_NUMBER: _builtins.int
+    array_id: _builtins.str
+    """"array-20": the number is that of its first job."""
+    index: _builtins.int
+    """The index that its user gave it."""
+    count: _builtins.int
+    """Jobs of the array."""
+    max_running_count: _builtins.int
+    """The most jobs of the array that may run at once. 0: any number."""
+    def __init__(
+        self,
+        *,
+        array_id: _builtins.str = ...,
+        index: _builtins.int = ...,
+        count: _builtins.int = ...,
+        max_running_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_id", b"array_id", "count", b"count", "index", b"index", "max_running_count", b"max_running_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArrayTask: _TypeAlias = ArrayTask  # noqa: Y015
 
 @_typing.final
 class ExpectedRuntime(_message.Message):
@@ -288,6 +412,12 @@ class JobSpec(_message.Message):
     GPU_MODELS_FIELD_NUMBER: _builtins.int
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     SHAREABLE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    EXCLUSIVE_FIELD_NUMBER: _builtins.int
+    NODE_IDS_FIELD_NUMBER: _builtins.int
+    EXCLUDED_NODE_IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; need not be unique."""
     user: _builtins.str
@@ -316,6 +446,10 @@ class JobSpec(_message.Message):
     """The most nodes that its GPUs may be on. 0: any number."""
     shareable: _builtins.bool
     """It may share its GPU with one other job that may as well. Only jobs of one GPU."""
+    held: _builtins.bool
+    """It is submitted held: it starts after ReleaseJobs."""
+    exclusive: _builtins.bool
+    """While it runs no other job runs on the nodes of its GPUs: it starts where none does."""
     @_builtins.property
     def expected_runtime(self) -> Global___ExpectedRuntime:
         """The user's own estimate; decompose corrects it by finished jobs. Optional."""
@@ -340,6 +474,22 @@ class JobSpec(_message.Message):
     def preemptible(self) -> Global___Preemptible:
         """It may be stopped for another job, and goes on later. Not set: it is never stopped."""
 
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobDependency]:
+        """It starts once all of these have ended as they must. They exist, and whoever submits it may see them."""
+
+    @_builtins.property
+    def array(self) -> Global___ArrayTask:
+        """Set by SubmitArray alone."""
+
+    @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The nodes that it may run on, by `Node.node_id`. Empty: any."""
+
+    @_builtins.property
+    def excluded_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The nodes that it must not run on."""
+
     def __init__(
         self,
         *,
@@ -362,10 +512,16 @@ class JobSpec(_message.Message):
         gpu_models: _abc.Iterable[_builtins.str] | None = ...,
         preemptible: Global___Preemptible | None = ...,
         shareable: _builtins.bool = ...,
+        after: _abc.Iterable[Global___JobDependency] | None = ...,
+        held: _builtins.bool = ...,
+        array: Global___ArrayTask | None = ...,
+        exclusive: _builtins.bool = ...,
+        node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        excluded_node_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "begin_time_s", b"begin_time_s", "expected_runtime", b"expected_runtime", "payload", b"payload", "preemptible", b"preemptible", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "array", b"array", "begin_time_s", b"begin_time_s", "expected_runtime", b"expected_runtime", "payload", b"payload", "preemptible", b"preemptible", "priority", b"priority", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "application", b"application", "begin_time_s", b"begin_time_s", "cpu_cores", b"cpu_cores", "expected_runtime", b"expected_runtime", "gpu_count", b"gpu_count", "gpu_memory_mib", b"gpu_memory_mib", "gpu_models", b"gpu_models", "job_type", b"job_type", "labels", b"labels", "max_node_count", b"max_node_count", "memory_mib", b"memory_mib", "name", b"name", "payload", b"payload", "preemptible", b"preemptible", "priority", b"priority", "shareable", b"shareable", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s", "_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "after", b"after", "application", b"application", "array", b"array", "begin_time_s", b"begin_time_s", "cpu_cores", b"cpu_cores", "excluded_node_ids", b"excluded_node_ids", "exclusive", b"exclusive", "expected_runtime", b"expected_runtime", "gpu_count", b"gpu_count", "gpu_memory_mib", b"gpu_memory_mib", "gpu_models", b"gpu_models", "held", b"held", "job_type", b"job_type", "labels", b"labels", "max_node_count", b"max_node_count", "memory_mib", b"memory_mib", "name", b"name", "node_ids", b"node_ids", "payload", b"payload", "preemptible", b"preemptible", "priority", b"priority", "shareable", b"shareable", "simulated_work", b"simulated_work", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__begin_time_s: _TypeAlias = _typing.Literal["begin_time_s"]  # noqa: Y015
     _WhichOneofArgType__begin_time_s: _TypeAlias = _typing.Literal["_begin_time_s", b"_begin_time_s"]  # noqa: Y015
@@ -381,6 +537,134 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__time_limit_s) -> _WhichOneofReturnType__time_limit_s | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class JobUpdate(_message.Message):
+    """A change of a job that waits. What is not set stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SetLabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_S_FIELD_NUMBER: _builtins.int
+    SET_LABELS_FIELD_NUMBER: _builtins.int
+    REMOVE_LABELS_FIELD_NUMBER: _builtins.int
+    priority: _builtins.float
+    time_limit_s: _builtins.float
+    """0: no limit."""
+    @_builtins.property
+    def set_labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels to add or to change."""
+
+    @_builtins.property
+    def remove_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Labels to remove; one that is also in set_labels stays."""
+
+    def __init__(
+        self,
+        *,
+        priority: _builtins.float | None = ...,
+        time_limit_s: _builtins.float | None = ...,
+        set_labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        remove_labels: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "priority", b"priority", "time_limit_s", b"time_limit_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "_time_limit_s", b"_time_limit_s", "priority", b"priority", "remove_labels", b"remove_labels", "set_labels", b"set_labels", "time_limit_s", b"time_limit_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__time_limit_s: _TypeAlias = _typing.Literal["time_limit_s"]  # noqa: Y015
+    _WhichOneofArgType__time_limit_s: _TypeAlias = _typing.Literal["_time_limit_s", b"_time_limit_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_limit_s) -> _WhichOneofReturnType__time_limit_s | None: ...
+
+Global___JobUpdate: _TypeAlias = JobUpdate  # noqa: Y015
+
+@_typing.final
+class JobRequest(_message.Message):
+    """A change of a job that was asked for, and that the orchestrator has not applied yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    BY_OPERATOR_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """1, 2, ... of this job."""
+    kind: Global___JobRequestKind.ValueType
+    user: _builtins.str
+    """Who asked; empty where no tokens are needed."""
+    by_operator: _builtins.bool
+    """An operator asked, and it is another user's job: only operators release what an operator holds."""
+    @_builtins.property
+    def update(self) -> Global___JobUpdate:
+        """Of an UPDATE."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        kind: Global___JobRequestKind.ValueType = ...,
+        update: Global___JobUpdate | None = ...,
+        user: _builtins.str = ...,
+        by_operator: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_operator", b"by_operator", "kind", b"kind", "number", b"number", "update", b"update", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobRequest: _TypeAlias = JobRequest  # noqa: Y015
+
+@_typing.final
+class JobHold(_message.Message):
+    """Who holds a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    BY_OPERATOR_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """Empty where no tokens are needed, or where the job was submitted held."""
+    by_operator: _builtins.bool
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        by_operator: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_operator", b"by_operator", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobHold: _TypeAlias = JobHold  # noqa: Y015
 
 @_typing.final
 class NormalizedJob(_message.Message):
@@ -609,6 +893,9 @@ class Job(_message.Message):
     RESERVED_FOR_JOB_ID_FIELD_NUMBER: _builtins.int
     RESERVED_UNTIL_S_FIELD_NUMBER: _builtins.int
     REMAINING_RATIO_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    APPLIED_REQUEST_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Given by ingest, such as "job-17"."""
     state: Global___JobState.ValueType
@@ -619,8 +906,9 @@ class Job(_message.Message):
     created_unix_s: _builtins.float
     """Wall time of the submission."""
     submit_s: _builtins.float
-    """Cluster time from which the completion time counts: the later of submission and begin time.
-    Not set until the orchestrator has read the job.
+    """Cluster time from which the completion time counts: the latest of submission, begin time, release from a hold
+    before its first attempt, and the end of what it waited for. Not set until the orchestrator has read the job, and
+    while it is held or waits for other jobs before its first attempt.
     """
     start_s: _builtins.float
     """Cluster time of the (last) start; not set before."""
@@ -646,6 +934,8 @@ class Job(_message.Message):
     """The share of its work that was still to be done at the begin of the present attempt, or is now while it waits.
     Not set: all of it.
     """
+    applied_request: _builtins.int
+    """The number of the last request that was applied; 0: none."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -661,6 +951,14 @@ class Job(_message.Message):
         """The reservation that this pending job holds, as it was at the record's last change; the orchestrator's status has
         it as it is. Not set: none.
         """
+
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRequest]:
+        """Asked for, and not applied yet, in order. One that comes after the job's launch changes nothing."""
+
+    @_builtins.property
+    def hold(self) -> Global___JobHold:
+        """Set while the job is held."""
 
     def __init__(
         self,
@@ -687,10 +985,13 @@ class Job(_message.Message):
         reserved_for_job_id: _builtins.str = ...,
         reserved_until_s: _builtins.float | None = ...,
         remaining_ratio: _builtins.float | None = ...,
+        requests: _abc.Iterable[Global___JobRequest] | None = ...,
+        applied_request: _builtins.int = ...,
+        hold: Global___JobHold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_remaining_ratio", b"_remaining_ratio", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "normalized", b"normalized", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "reservation", b"reservation", "reserved_until_s", b"reserved_until_s", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_remaining_ratio", b"_remaining_ratio", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "end_s", b"end_s", "hold", b"hold", "normalized", b"normalized", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "reservation", b"reservation", "reserved_until_s", b"reserved_until_s", "spec", b"spec", "start_s", b"start_s", "submit_s", b"submit_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_remaining_ratio", b"_remaining_ratio", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "reservation", b"reservation", "reserved_for_job_id", b"reserved_for_job_id", "reserved_until_s", b"reserved_until_s", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_s", b"_end_s", "_remaining_ratio", b"_remaining_ratio", "_reserved_until_s", b"_reserved_until_s", "_start_s", b"_start_s", "_submit_s", b"_submit_s", "applied_request", b"applied_request", "attempt_count", b"attempt_count", "attempts", b"attempts", "cancel_requested", b"cancel_requested", "created_unix_s", b"created_unix_s", "end_s", b"end_s", "format", b"format", "gpu_id", b"gpu_id", "gpu_model", b"gpu_model", "hold", b"hold", "job_id", b"job_id", "message", b"message", "normalized", b"normalized", "pending_reason", b"pending_reason", "placement", b"placement", "remaining_ratio", b"remaining_ratio", "requests", b"requests", "reservation", b"reservation", "reserved_for_job_id", b"reserved_for_job_id", "reserved_until_s", b"reserved_until_s", "revision", b"revision", "spec", b"spec", "start_s", b"start_s", "state", b"state", "submit_s", b"submit_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_s: _TypeAlias = _typing.Literal["end_s"]  # noqa: Y015
     _WhichOneofArgType__end_s: _TypeAlias = _typing.Literal["_end_s", b"_end_s"]  # noqa: Y015

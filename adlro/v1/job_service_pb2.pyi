@@ -77,7 +77,8 @@ class _JobViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobView.Value
     """As FULL."""
     JOB_VIEW_BASIC: _JobView.ValueType  # 1
     """What a table of jobs shows: job_id, state, pending_reason, message, times, GPU and placement, attempt_count,
-    revision, cancel_requested; of spec: name, user, job_type, priority, gpu_count, begin_time_s. All else is unset.
+    revision, cancel_requested, hold; of spec: name, user, job_type, priority, gpu_count, begin_time_s, array. All else
+    is unset.
     """
     JOB_VIEW_FULL: _JobView.ValueType  # 2
     """All of it."""
@@ -89,7 +90,8 @@ JOB_VIEW_UNSPECIFIED: JobView.ValueType  # 0
 """As FULL."""
 JOB_VIEW_BASIC: JobView.ValueType  # 1
 """What a table of jobs shows: job_id, state, pending_reason, message, times, GPU and placement, attempt_count,
-revision, cancel_requested; of spec: name, user, job_type, priority, gpu_count, begin_time_s. All else is unset.
+revision, cancel_requested, hold; of spec: name, user, job_type, priority, gpu_count, begin_time_s, array. All else
+is unset.
 """
 JOB_VIEW_FULL: JobView.ValueType  # 2
 """All of it."""
@@ -285,6 +287,74 @@ class SubmitJobsResponse(_message.Message):
 Global___SubmitJobsResponse: _TypeAlias = SubmitJobsResponse  # noqa: Y015
 
 @_typing.final
+class SubmitArrayRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    INDEXES_FIELD_NUMBER: _builtins.int
+    MAX_RUNNING_COUNT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    max_running_count: _builtins.int
+    """The most of its jobs that may run at once. 0: any number."""
+    request_id: _builtins.str
+    """As in SubmitJobRequest."""
+    @_builtins.property
+    def job(self) -> _job_pb2.JobSpec:
+        """What its jobs have in common. Each is named "NAME[INDEX]"; its program has ADLRO_ARRAY_ID, ADLRO_ARRAY_INDEX and
+        ADLRO_ARRAY_COUNT in its environment.
+        """
+
+    @_builtins.property
+    def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """In rising order."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.JobSpec | None = ...,
+        indexes: _abc.Iterable[_builtins.int] | None = ...,
+        max_running_count: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["indexes", b"indexes", "job", b"job", "max_running_count", b"max_running_count", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitArrayRequest: _TypeAlias = SubmitArrayRequest  # noqa: Y015
+
+@_typing.final
+class SubmitArrayResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
+    FIRST_JOB_ID_FIELD_NUMBER: _builtins.int
+    JOB_COUNT_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
+    array_id: _builtins.str
+    first_job_id: _builtins.str
+    """The first of its jobs: their numbers follow one another, in the order of the indexes."""
+    job_count: _builtins.int
+    existing: _builtins.bool
+    """The request_id is known: this is the array of the first call."""
+    def __init__(
+        self,
+        *,
+        array_id: _builtins.str = ...,
+        first_job_id: _builtins.str = ...,
+        job_count: _builtins.int = ...,
+        existing: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_id", b"array_id", "existing", b"existing", "first_job_id", b"first_job_id", "job_count", b"job_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitArrayResponse: _TypeAlias = SubmitArrayResponse  # noqa: Y015
+
+@_typing.final
 class GetJobRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -363,6 +433,7 @@ class JobFilter(_message.Message):
     PENDING_REASONS_FIELD_NUMBER: _builtins.int
     MIN_PRIORITY_FIELD_NUMBER: _builtins.int
     MAX_PRIORITY_FIELD_NUMBER: _builtins.int
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     application: _builtins.str
     active_after_s: _builtins.float
@@ -381,6 +452,8 @@ class JobFilter(_message.Message):
     """Jobs of this priority or a higher one."""
     max_priority: _builtins.float
     """Jobs of this priority or a lower one."""
+    array_id: _builtins.str
+    """The jobs of this array."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobState.ValueType]:
         """Any of these."""
@@ -418,10 +491,11 @@ class JobFilter(_message.Message):
         pending_reasons: _abc.Iterable[_job_pb2.PendingReason.ValueType] | None = ...,
         min_priority: _builtins.float | None = ...,
         max_priority: _builtins.float | None = ...,
+        array_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_after_s", b"_active_after_s", "_ended_before_s", b"_ended_before_s", "_max_priority", b"_max_priority", "_min_priority", b"_min_priority", "_submitted_after_s", b"_submitted_after_s", "_submitted_before_s", b"_submitted_before_s", "active_after_s", b"active_after_s", "ended_before_s", b"ended_before_s", "max_priority", b"max_priority", "min_priority", b"min_priority", "submitted_after_s", b"submitted_after_s", "submitted_before_s", b"submitted_before_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_after_s", b"_active_after_s", "_ended_before_s", b"_ended_before_s", "_max_priority", b"_max_priority", "_min_priority", b"_min_priority", "_submitted_after_s", b"_submitted_after_s", "_submitted_before_s", b"_submitted_before_s", "active_after_s", b"active_after_s", "application", b"application", "ended_before_s", b"ended_before_s", "job_ids", b"job_ids", "job_types", b"job_types", "labels", b"labels", "max_priority", b"max_priority", "min_priority", b"min_priority", "name_contains", b"name_contains", "pending_reasons", b"pending_reasons", "states", b"states", "submitted_after_s", b"submitted_after_s", "submitted_before_s", b"submitted_before_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_after_s", b"_active_after_s", "_ended_before_s", b"_ended_before_s", "_max_priority", b"_max_priority", "_min_priority", b"_min_priority", "_submitted_after_s", b"_submitted_after_s", "_submitted_before_s", b"_submitted_before_s", "active_after_s", b"active_after_s", "application", b"application", "array_id", b"array_id", "ended_before_s", b"ended_before_s", "job_ids", b"job_ids", "job_types", b"job_types", "labels", b"labels", "max_priority", b"max_priority", "min_priority", b"min_priority", "name_contains", b"name_contains", "pending_reasons", b"pending_reasons", "states", b"states", "submitted_after_s", b"submitted_after_s", "submitted_before_s", b"submitted_before_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_after_s: _TypeAlias = _typing.Literal["active_after_s"]  # noqa: Y015
     _WhichOneofArgType__active_after_s: _TypeAlias = _typing.Literal["_active_after_s", b"_active_after_s"]  # noqa: Y015
@@ -555,6 +629,233 @@ class CancelJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelJobResponse: _TypeAlias = CancelJobResponse  # noqa: Y015
+
+@_typing.final
+class JobRequestResult(_message.Message):
+    """What became of a request about one job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    code: _builtins.int
+    """google.rpc.Code; 0: accepted."""
+    message: _builtins.str
+    """Why it was refused."""
+    reason: _builtins.str
+    """The reason for code, as in ErrorInfo: "JOB_NOT_FOUND", "JOB_FINAL", "JOB_RUNS", "NOT_YOUR_JOB", "HELD_BY_OPERATOR",
+    "TOO_MANY_REQUESTS".
+    """
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
+        """The job, in the view BASIC, with applied_request and its requests (without their updates); not set where the
+        request was refused.
+        """
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        job: _job_pb2.Job | None = ...,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "job", b"job", "job_id", b"job_id", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobRequestResult: _TypeAlias = JobRequestResult  # noqa: Y015
+
+@_typing.final
+class CancelJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelJobsRequest: _TypeAlias = CancelJobsRequest  # noqa: Y015
+
+@_typing.final
+class CancelJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRequestResult]:
+        """In the order of the ids. So in the following responses."""
+
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___JobRequestResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelJobsResponse: _TypeAlias = CancelJobsResponse  # noqa: Y015
+
+@_typing.final
+class HoldJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Makes a repeated call safe: a job that took the same request under this id lately, also where others have asked for
+    something else since, is left as it is. A UUID is best.
+    """
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldJobsRequest: _TypeAlias = HoldJobsRequest  # noqa: Y015
+
+@_typing.final
+class HoldJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRequestResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___JobRequestResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldJobsResponse: _TypeAlias = HoldJobsResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Makes a repeated call safe: a job that took the same request under this id lately, also where others have asked for
+    something else since, is left as it is. A UUID is best.
+    """
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseJobsRequest: _TypeAlias = ReleaseJobsRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRequestResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___JobRequestResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseJobsResponse: _TypeAlias = ReleaseJobsResponse  # noqa: Y015
+
+@_typing.final
+class UpdateJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Makes a repeated call safe: a job that took the same request under this id lately, also where others have asked for
+    something else since, is left as it is. A UUID is best.
+    """
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def update(self) -> _job_pb2.JobUpdate: ...
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        update: _job_pb2.JobUpdate | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "request_id", b"request_id", "update", b"update"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateJobsRequest: _TypeAlias = UpdateJobsRequest  # noqa: Y015
+
+@_typing.final
+class UpdateJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRequestResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___JobRequestResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateJobsResponse: _TypeAlias = UpdateJobsResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobsRequest(_message.Message):

@@ -59,6 +59,31 @@ class JobServiceStub:
                 request_serializer=adlro_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
+        self.SubmitArray = channel.unary_unary(
+                '/adlro.v1.JobService/SubmitArray',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.SubmitArrayRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.SubmitArrayResponse.FromString,
+                _registered_method=True)
+        self.CancelJobs = channel.unary_unary(
+                '/adlro.v1.JobService/CancelJobs',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.CancelJobsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.CancelJobsResponse.FromString,
+                _registered_method=True)
+        self.HoldJobs = channel.unary_unary(
+                '/adlro.v1.JobService/HoldJobs',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.HoldJobsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.HoldJobsResponse.FromString,
+                _registered_method=True)
+        self.ReleaseJobs = channel.unary_unary(
+                '/adlro.v1.JobService/ReleaseJobs',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.ReleaseJobsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.ReleaseJobsResponse.FromString,
+                _registered_method=True)
+        self.UpdateJobs = channel.unary_unary(
+                '/adlro.v1.JobService/UpdateJobs',
+                request_serializer=adlro_dot_v1_dot_job__service__pb2.UpdateJobsRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_job__service__pb2.UpdateJobsResponse.FromString,
+                _registered_method=True)
         self.WatchJobs = channel.unary_stream(
                 '/adlro.v1.JobService/WatchJobs',
                 request_serializer=adlro_dot_v1_dot_job__service__pb2.WatchJobsRequest.SerializeToString,
@@ -116,6 +141,43 @@ class JobServiceServicer:
 
     def CancelJob(self, request, context):
         """Requests a job's cancellation. Final jobs: FAILED_PRECONDITION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitArray(self, request, context):
+        """Accepts a job as many times as it has indexes: all of them or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelJobs(self, request, context):
+        """Requests the cancellation of several jobs, each independently.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldJobs(self, request, context):
+        """Requests that waiting jobs start only after ReleaseJobs, each independently. What they wait for meanwhile goes on. A
+        hold is in force once Job.hold is set; a job that was launched before runs on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseJobs(self, request, context):
+        """Requests the release of held jobs, each independently.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateJobs(self, request, context):
+        """Requests a change of waiting jobs, each independently. It is made once Job.applied_request has its number and the
+        job has not been launched before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,6 +242,31 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.CancelJob,
                     request_deserializer=adlro_dot_v1_dot_job__service__pb2.CancelJobRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_job__service__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'SubmitArray': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitArray,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.SubmitArrayRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.SubmitArrayResponse.SerializeToString,
+            ),
+            'CancelJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelJobs,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.CancelJobsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.CancelJobsResponse.SerializeToString,
+            ),
+            'HoldJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldJobs,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.HoldJobsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.HoldJobsResponse.SerializeToString,
+            ),
+            'ReleaseJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseJobs,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.ReleaseJobsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.ReleaseJobsResponse.SerializeToString,
+            ),
+            'UpdateJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJobs,
+                    request_deserializer=adlro_dot_v1_dot_job__service__pb2.UpdateJobsRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_job__service__pb2.UpdateJobsResponse.SerializeToString,
             ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJobs,
@@ -337,6 +424,141 @@ class JobService:
             '/adlro.v1.JobService/CancelJob',
             adlro_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
             adlro_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitArray(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.JobService/SubmitArray',
+            adlro_dot_v1_dot_job__service__pb2.SubmitArrayRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.SubmitArrayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.JobService/CancelJobs',
+            adlro_dot_v1_dot_job__service__pb2.CancelJobsRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.CancelJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.JobService/HoldJobs',
+            adlro_dot_v1_dot_job__service__pb2.HoldJobsRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.HoldJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.JobService/ReleaseJobs',
+            adlro_dot_v1_dot_job__service__pb2.ReleaseJobsRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.ReleaseJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.JobService/UpdateJobs',
+            adlro_dot_v1_dot_job__service__pb2.UpdateJobsRequest.SerializeToString,
+            adlro_dot_v1_dot_job__service__pb2.UpdateJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

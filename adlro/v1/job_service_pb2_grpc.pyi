@@ -44,6 +44,20 @@ class JobServiceStub:
     """Jobs in the order of submission, a page at a time."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Requests a job's cancellation. Final jobs: FAILED_PRECONDITION."""
+    SubmitArray: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.SubmitArrayRequest, _job_service_pb2.SubmitArrayResponse]
+    """Accepts a job as many times as it has indexes: all of them or none."""
+    CancelJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobsRequest, _job_service_pb2.CancelJobsResponse]
+    """Requests the cancellation of several jobs, each independently."""
+    HoldJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.HoldJobsRequest, _job_service_pb2.HoldJobsResponse]
+    """Requests that waiting jobs start only after ReleaseJobs, each independently. What they wait for meanwhile goes on. A
+    hold is in force once Job.hold is set; a job that was launched before runs on.
+    """
+    ReleaseJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ReleaseJobsRequest, _job_service_pb2.ReleaseJobsResponse]
+    """Requests the release of held jobs, each independently."""
+    UpdateJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobsRequest, _job_service_pb2.UpdateJobsResponse]
+    """Requests a change of waiting jobs, each independently. It is made once Job.applied_request has its number and the
+    job has not been launched before.
+    """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
     """The jobs in their present state, then every change in order. Resumable with the last revision received. A slow
     client loses nothing while the changes after its revision are stored. UNAVAILABLE has in its metadata
@@ -76,6 +90,20 @@ class JobServiceAsyncStub(JobServiceStub):
     """Jobs in the order of submission, a page at a time."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Requests a job's cancellation. Final jobs: FAILED_PRECONDITION."""
+    SubmitArray: _aio.UnaryUnaryMultiCallable[_job_service_pb2.SubmitArrayRequest, _job_service_pb2.SubmitArrayResponse]  # type: ignore[assignment]
+    """Accepts a job as many times as it has indexes: all of them or none."""
+    CancelJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobsRequest, _job_service_pb2.CancelJobsResponse]  # type: ignore[assignment]
+    """Requests the cancellation of several jobs, each independently."""
+    HoldJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.HoldJobsRequest, _job_service_pb2.HoldJobsResponse]  # type: ignore[assignment]
+    """Requests that waiting jobs start only after ReleaseJobs, each independently. What they wait for meanwhile goes on. A
+    hold is in force once Job.hold is set; a job that was launched before runs on.
+    """
+    ReleaseJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ReleaseJobsRequest, _job_service_pb2.ReleaseJobsResponse]  # type: ignore[assignment]
+    """Requests the release of held jobs, each independently."""
+    UpdateJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobsRequest, _job_service_pb2.UpdateJobsResponse]  # type: ignore[assignment]
+    """Requests a change of waiting jobs, each independently. It is made once Job.applied_request has its number and the
+    job has not been launched before.
+    """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """The jobs in their present state, then every change in order. Resumable with the last revision received. A slow
     client loses nothing while the changes after its revision are stored. UNAVAILABLE has in its metadata
@@ -135,6 +163,50 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CancelJobResponse, _abc.Awaitable[_job_service_pb2.CancelJobResponse]]:
         """Requests a job's cancellation. Final jobs: FAILED_PRECONDITION."""
+
+    @_abc_1.abstractmethod
+    def SubmitArray(
+        self,
+        request: _job_service_pb2.SubmitArrayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.SubmitArrayResponse, _abc.Awaitable[_job_service_pb2.SubmitArrayResponse]]:
+        """Accepts a job as many times as it has indexes: all of them or none."""
+
+    @_abc_1.abstractmethod
+    def CancelJobs(
+        self,
+        request: _job_service_pb2.CancelJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.CancelJobsResponse, _abc.Awaitable[_job_service_pb2.CancelJobsResponse]]:
+        """Requests the cancellation of several jobs, each independently."""
+
+    @_abc_1.abstractmethod
+    def HoldJobs(
+        self,
+        request: _job_service_pb2.HoldJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.HoldJobsResponse, _abc.Awaitable[_job_service_pb2.HoldJobsResponse]]:
+        """Requests that waiting jobs start only after ReleaseJobs, each independently. What they wait for meanwhile goes on. A
+        hold is in force once Job.hold is set; a job that was launched before runs on.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseJobs(
+        self,
+        request: _job_service_pb2.ReleaseJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ReleaseJobsResponse, _abc.Awaitable[_job_service_pb2.ReleaseJobsResponse]]:
+        """Requests the release of held jobs, each independently."""
+
+    @_abc_1.abstractmethod
+    def UpdateJobs(
+        self,
+        request: _job_service_pb2.UpdateJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.UpdateJobsResponse, _abc.Awaitable[_job_service_pb2.UpdateJobsResponse]]:
+        """Requests a change of waiting jobs, each independently. It is made once Job.applied_request has its number and the
+        job has not been launched before.
+        """
 
     @_abc_1.abstractmethod
     def WatchJobs(

@@ -3,6 +3,7 @@
 isort:skip_file
 Served by orchestrator: policies, decisions with their reasons, drains."""
 
+from adlro.v1 import cluster_pb2 as _cluster_pb2
 from adlro.v1 import decompose_service_pb2 as _decompose_service_pb2
 from adlro.v1 import job_pb2 as _job_pb2
 from adlro.v1 import placement_pb2 as _placement_pb2
@@ -110,6 +111,10 @@ class _GpuObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GpuObstac
     """The job fits, and the GPU is kept free for another job."""
     GPU_OBSTACLE_POLICY: _GpuObstacle.ValueType  # 9
     """The job could start, and the policy does not start it there now."""
+    GPU_OBSTACLE_NODE: _GpuObstacle.ValueType  # 10
+    """It is on a node that the job excludes, or that is not on its list."""
+    GPU_OBSTACLE_NODE_SHARED: _GpuObstacle.ValueType  # 11
+    """It is idle, and others run on its node, on which the job must be alone."""
 
 class GpuObstacle(_GpuObstacle, metaclass=_GpuObstacleEnumTypeWrapper):
     """What keeps a waiting job from a GPU, the first of these that applies."""
@@ -130,6 +135,10 @@ GPU_OBSTACLE_RESERVED: GpuObstacle.ValueType  # 8
 """The job fits, and the GPU is kept free for another job."""
 GPU_OBSTACLE_POLICY: GpuObstacle.ValueType  # 9
 """The job could start, and the policy does not start it there now."""
+GPU_OBSTACLE_NODE: GpuObstacle.ValueType  # 10
+"""It is on a node that the job excludes, or that is not on its list."""
+GPU_OBSTACLE_NODE_SHARED: GpuObstacle.ValueType  # 11
+"""It is idle, and others run on its node, on which the job must be alone."""
 Global___GpuObstacle: _TypeAlias = GpuObstacle  # noqa: Y015
 
 class _WaitingChangeKind:
@@ -234,6 +243,9 @@ class GetStatusResponse(_message.Message):
     WAITING_BY_USER_FIELD_NUMBER: _builtins.int
     WAITING_USER_COUNT_FIELD_NUMBER: _builtins.int
     GPU_MODELS_FIELD_NUMBER: _builtins.int
+    HELD_COUNT_FIELD_NUMBER: _builtins.int
+    DEPENDENT_COUNT_FIELD_NUMBER: _builtins.int
+    PRECEDENCE_FIELD_NUMBER: _builtins.int
     acting: _builtins.bool
     """This process holds the lease and places jobs; other orchestrators stand by."""
     instance_id: _builtins.str
@@ -288,6 +300,13 @@ class GetStatusResponse(_message.Message):
     launching_count: _builtins.int
     """Of running_count: their start is not reported yet, or the report is not applied yet."""
     waiting_user_count: _builtins.int
+    held_count: _builtins.int
+    """Held jobs, and jobs that wait for the end of others; neither are in queue_length."""
+    dependent_count: _builtins.int
+    precedence: _builtins.str
+    """The rule by which waiting jobs go before others, such as "fair_share=2,age=1,half_life=604800,full_age=604800";
+    empty: there is none.
+    """
     @_builtins.property
     def drained_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -370,10 +389,13 @@ class GetStatusResponse(_message.Message):
         waiting_by_user: _abc.Iterable[Global___UserCount] | None = ...,
         waiting_user_count: _builtins.int = ...,
         gpu_models: _abc.Iterable[Global___GpuModelFigures] | None = ...,
+        held_count: _builtins.int = ...,
+        dependent_count: _builtins.int = ...,
+        precedence: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event_lag", b"event_lag", "shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "event_lag", b"event_lag", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "gpu_models", b"gpu_models", "instance_id", b"instance_id", "launching_count", b"launching_count", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "preemption", b"preemption", "preemption_min_run_s", b"preemption_min_run_s", "problem", b"problem", "queue_length", b"queue_length", "reservations", b"reservations", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_by_job_type", b"waiting_by_job_type", "waiting_by_reason", b"waiting_by_reason", "waiting_by_user", b"waiting_by_user", "waiting_for_begin_time_count", b"waiting_for_begin_time_count", "waiting_user_count", b"waiting_user_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "checkpoints_loaded_count", b"checkpoints_loaded_count", "checkpoints_refused_count", b"checkpoints_refused_count", "cluster_connected", b"cluster_connected", "cluster_incarnation", b"cluster_incarnation", "cluster_revision", b"cluster_revision", "cluster_time_s", b"cluster_time_s", "deciding_basis", b"deciding_basis", "deciding_policy", b"deciding_policy", "decision_count", b"decision_count", "decisions_by_basis", b"decisions_by_basis", "dependent_count", b"dependent_count", "drain_reasons", b"drain_reasons", "drained_node_ids", b"drained_node_ids", "event_lag", b"event_lag", "fallbacks", b"fallbacks", "fencing_token", b"fencing_token", "gpu_models", b"gpu_models", "held_count", b"held_count", "instance_id", b"instance_id", "launching_count", b"launching_count", "lease_holder", b"lease_holder", "policy", b"policy", "policy_problem", b"policy_problem", "policy_version", b"policy_version", "precedence", b"precedence", "preemption", b"preemption", "preemption_min_run_s", b"preemption_min_run_s", "problem", b"problem", "queue_length", b"queue_length", "reservations", b"reservations", "running_count", b"running_count", "shadow", b"shadow", "unreadable_job_count", b"unreadable_job_count", "wait_ratio", b"wait_ratio", "waiting_by_job_type", b"waiting_by_job_type", "waiting_by_reason", b"waiting_by_reason", "waiting_by_user", b"waiting_by_user", "waiting_for_begin_time_count", b"waiting_for_begin_time_count", "waiting_user_count", b"waiting_user_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -651,15 +673,21 @@ class Policy(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
     SHADOW_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     description: _builtins.str
     acting: _builtins.bool
     version: _builtins.str
-    """Its checkpoint, if it is learned."""
+    """Its checkpoint, if it is learned; a digest of its code, if it is of a file or a package."""
     problem: _builtins.str
-    """The reason why it cannot decide; empty: it can."""
+    """The reason why it cannot decide; empty: it can. A file that cannot be used is listed under the name PATH:CLASS."""
     shadow: _builtins.bool
     """It runs beside the acting one."""
+    advice: _builtins.str
+    """One sentence: what it is for."""
+    source: _builtins.str
+    """Where it comes from: "ADLRO"; "package: NAME (PACKAGE VERSION)"; or a file, PATH:CLASS."""
     def __init__(
         self,
         *,
@@ -669,10 +697,12 @@ class Policy(_message.Message):
         version: _builtins.str = ...,
         problem: _builtins.str = ...,
         shadow: _builtins.bool = ...,
+        advice: _builtins.str = ...,
+        source: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "description", b"description", "name", b"name", "problem", b"problem", "shadow", b"shadow", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acting", b"acting", "advice", b"advice", "description", b"description", "name", b"name", "problem", b"problem", "shadow", b"shadow", "source", b"source", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1534,20 +1564,26 @@ class GetClusterCapacityResponse(_message.Message):
 
     CLUSTER_FIELD_NUMBER: _builtins.int
     GPU_MODELS_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     @_builtins.property
     def gpu_models(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuModelCapacity]:
         """In the order of the cluster's description."""
+
+    @_builtins.property
+    def clock(self) -> _cluster_pb2.Clock:
+        """Not set: the cluster has not told its time yet."""
 
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
         gpu_models: _abc.Iterable[Global___GpuModelCapacity] | None = ...,
+        clock: _cluster_pb2.Clock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "gpu_models", b"gpu_models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "cluster", b"cluster", "gpu_models", b"gpu_models"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1750,6 +1786,7 @@ class WaitingExplanation(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     EXPECTED_START_FIELD_NUMBER: _builtins.int
     NO_EXPECTED_START_FIELD_NUMBER: _builtins.int
+    PRECEDENCE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     time_s: _builtins.float
     """Cluster time of the explanation."""
@@ -1760,6 +1797,10 @@ class WaitingExplanation(_message.Message):
     """From 1, in the order of submission, which is not the order in which policies start jobs. 0: not in the queue yet."""
     queue_length: _builtins.int
     no_expected_start: _builtins.str
+    precedence: _builtins.str
+    """The job's level of precedence in words, with what it is made of; empty: the suite has no rule of precedence, or the
+    job is not in the queue.
+    """
     @_builtins.property
     def obstacles(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuObstacleCount]:
         """By obstacle; the counts add up to all GPUs of the cluster."""
@@ -1783,11 +1824,258 @@ class WaitingExplanation(_message.Message):
         changes: _abc.Iterable[Global___WaitingChange] | None = ...,
         expected_start: Global___ExpectedStart | None = ...,
         no_expected_start: _builtins.str = ...,
+        precedence: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expected_start", b"expected_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "expected_start", b"expected_start", "job_id", b"job_id", "no_expected_start", b"no_expected_start", "obstacles", b"obstacles", "queue_length", b"queue_length", "queue_place", b"queue_place", "reason", b"reason", "sentence", b"sentence", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "expected_start", b"expected_start", "job_id", b"job_id", "no_expected_start", b"no_expected_start", "obstacles", b"obstacles", "precedence", b"precedence", "queue_length", b"queue_length", "queue_place", b"queue_place", "reason", b"reason", "sentence", b"sentence", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitingExplanation: _TypeAlias = WaitingExplanation  # noqa: Y015
+
+@_typing.final
+class Quota(_message.Message):
+    """The most GPUs that the jobs of a user may hold at once. A job that shares its GPU counts as one GPU."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    HELD_GPU_COUNT_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """"*": each user who has no quota of his own."""
+    gpu_count: _builtins.int
+    held_gpu_count: _builtins.int
+    """GPUs that his jobs hold now; 0 for "*". Only in answers."""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        gpu_count: _builtins.int = ...,
+        held_gpu_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_count", b"gpu_count", "held_gpu_count", b"held_gpu_count", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quota: _TypeAlias = Quota  # noqa: Y015
+
+@_typing.final
+class SetQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    GPU_COUNT_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """Without gpu_count: the user has no quota of his own any more."""
+    gpu_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        gpu_count: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu_count", b"_gpu_count", "gpu_count", b"gpu_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu_count", b"_gpu_count", "gpu_count", b"gpu_count", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gpu_count: _TypeAlias = _typing.Literal["gpu_count"]  # noqa: Y015
+    _WhichOneofArgType__gpu_count: _TypeAlias = _typing.Literal["_gpu_count", b"_gpu_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_count) -> _WhichOneofReturnType__gpu_count | None: ...
+
+Global___SetQuotaRequest: _TypeAlias = SetQuotaRequest  # noqa: Y015
+
+@_typing.final
+class SetQuotaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREVIOUS_GPU_COUNT_FIELD_NUMBER: _builtins.int
+    previous_gpu_count: _builtins.int
+    """The user's quota before; not set: he had none of his own."""
+    def __init__(
+        self,
+        *,
+        previous_gpu_count: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_previous_gpu_count", b"_previous_gpu_count", "previous_gpu_count", b"previous_gpu_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_previous_gpu_count", b"_previous_gpu_count", "previous_gpu_count", b"previous_gpu_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__previous_gpu_count: _TypeAlias = _typing.Literal["previous_gpu_count"]  # noqa: Y015
+    _WhichOneofArgType__previous_gpu_count: _TypeAlias = _typing.Literal["_previous_gpu_count", b"_previous_gpu_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__previous_gpu_count) -> _WhichOneofReturnType__previous_gpu_count | None: ...
+
+Global___SetQuotaResponse: _TypeAlias = SetQuotaResponse  # noqa: Y015
+
+@_typing.final
+class ListQuotasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasRequest: _TypeAlias = ListQuotasRequest  # noqa: Y015
+
+@_typing.final
+class ListQuotasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quota]:
+        """By user; "*" comes first."""
+
+    def __init__(
+        self,
+        *,
+        quotas: _abc.Iterable[Global___Quota] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuotasResponse: _TypeAlias = ListQuotasResponse  # noqa: Y015
+
+@_typing.final
+class FairShare(_message.Message):
+    """The shares of an account: of a user, or of a group. Whoever has none set has one share."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    GPU_S_FIELD_NUMBER: _builtins.int
+    account: _builtins.str
+    """A user, or a group with "@" before its name."""
+    shares: _builtins.float
+    group: _builtins.str
+    """The group that the user is in, without "@"; empty: in none, and for groups."""
+    gpu_s: _builtins.float
+    """GPU time that counts for the account now, that of its members included. GPU time counts half after the half-life of
+    the rule of precedence, and for ever where there is no rule.
+    """
+    def __init__(
+        self,
+        *,
+        account: _builtins.str = ...,
+        shares: _builtins.float = ...,
+        group: _builtins.str = ...,
+        gpu_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "gpu_s", b"gpu_s", "group", b"group", "shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FairShare: _TypeAlias = FairShare  # noqa: Y015
+
+@_typing.final
+class SetFairShareRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    account: _builtins.str
+    """A user, or a group with "@" before its name."""
+    shares: _builtins.float
+    """Not set: as before."""
+    group: _builtins.str
+    """The group of a user; empty: in none; not set: as before."""
+    remove: _builtins.bool
+    """Forgets what was set for the account. Excludes the two before."""
+    def __init__(
+        self,
+        *,
+        account: _builtins.str = ...,
+        shares: _builtins.float | None = ...,
+        group: _builtins.str | None = ...,
+        remove: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_shares", b"_shares", "group", b"group", "shares", b"shares"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_shares", b"_shares", "account", b"account", "group", b"group", "remove", b"remove", "shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__shares: _TypeAlias = _typing.Literal["shares"]  # noqa: Y015
+    _WhichOneofArgType__shares: _TypeAlias = _typing.Literal["_shares", b"_shares"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shares) -> _WhichOneofReturnType__shares | None: ...
+
+Global___SetFairShareRequest: _TypeAlias = SetFairShareRequest  # noqa: Y015
+
+@_typing.final
+class SetFairShareResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAIR_SHARE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fair_share(self) -> Global___FairShare:
+        """As it is now; one share and no group: nothing is set."""
+
+    def __init__(
+        self,
+        *,
+        fair_share: Global___FairShare | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fair_share", b"fair_share"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fair_share", b"fair_share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetFairShareResponse: _TypeAlias = SetFairShareResponse  # noqa: Y015
+
+@_typing.final
+class ListFairSharesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFairSharesRequest: _TypeAlias = ListFairSharesRequest  # noqa: Y015
+
+@_typing.final
+class ListFairSharesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAIR_SHARES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fair_shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___FairShare]:
+        """Of every account that has shares set or GPU time that counts; groups first, then by name."""
+
+    def __init__(
+        self,
+        *,
+        fair_shares: _abc.Iterable[Global___FairShare] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fair_shares", b"fair_shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFairSharesResponse: _TypeAlias = ListFairSharesResponse  # noqa: Y015

@@ -94,6 +94,26 @@ class OrchestratorServiceStub:
                 request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityRequest.SerializeToString,
                 response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityResponse.FromString,
                 _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/SetQuota',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetQuotaResponse.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/ListQuotas',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListQuotasResponse.FromString,
+                _registered_method=True)
+        self.SetFairShare = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/SetFairShare',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetFairShareRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetFairShareResponse.FromString,
+                _registered_method=True)
+        self.ListFairShares = channel.unary_unary(
+                '/adlro.v1.OrchestratorService/ListFairShares',
+                request_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListFairSharesRequest.SerializeToString,
+                response_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListFairSharesResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -177,7 +197,35 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetClusterCapacity(self, request, context):
-        """What is free now, by GPU model, for every role: no jobs, no users.
+        """What is free now, by GPU model, and the cluster's clock, for every role: no jobs, no users.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuota(self, request, context):
+        """Limits the GPUs that the jobs of a user may hold at once; what runs beyond the limit runs on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """The quotas. A submitter gets his own, and that of everyone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetFairShare(self, request, context):
+        """Sets the shares of a user or a group, or the group of a user, by which fair share measures GPU time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListFairShares(self, request, context):
+        """The shares, with the GPU time that counts. A submitter gets his own, and his group's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,6 +293,26 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetClusterCapacity,
                     request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityRequest.FromString,
                     response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetQuotaRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetQuotaResponse.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListQuotasRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'SetFairShare': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetFairShare,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetFairShareRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.SetFairShareResponse.SerializeToString,
+            ),
+            'ListFairShares': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFairShares,
+                    request_deserializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListFairSharesRequest.FromString,
+                    response_serializer=adlro_dot_v1_dot_orchestrator__service__pb2.ListFairSharesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -571,6 +639,114 @@ class OrchestratorService:
             '/adlro.v1.OrchestratorService/GetClusterCapacity',
             adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityRequest.SerializeToString,
             adlro_dot_v1_dot_orchestrator__service__pb2.GetClusterCapacityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/SetQuota',
+            adlro_dot_v1_dot_orchestrator__service__pb2.SetQuotaRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.SetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/ListQuotas',
+            adlro_dot_v1_dot_orchestrator__service__pb2.ListQuotasRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetFairShare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/SetFairShare',
+            adlro_dot_v1_dot_orchestrator__service__pb2.SetFairShareRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.SetFairShareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFairShares(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/adlro.v1.OrchestratorService/ListFairShares',
+            adlro_dot_v1_dot_orchestrator__service__pb2.ListFairSharesRequest.SerializeToString,
+            adlro_dot_v1_dot_orchestrator__service__pb2.ListFairSharesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,7 +57,15 @@ class OrchestratorServiceStub:
     """Starts no more jobs on a node; running jobs run on."""
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UndrainNodeRequest, _orchestrator_service_pb2.UndrainNodeResponse]
     GetClusterCapacity: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetClusterCapacityRequest, _orchestrator_service_pb2.GetClusterCapacityResponse]
-    """What is free now, by GPU model, for every role: no jobs, no users."""
+    """What is free now, by GPU model, and the cluster's clock, for every role: no jobs, no users."""
+    SetQuota: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetQuotaRequest, _orchestrator_service_pb2.SetQuotaResponse]
+    """Limits the GPUs that the jobs of a user may hold at once; what runs beyond the limit runs on."""
+    ListQuotas: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListQuotasRequest, _orchestrator_service_pb2.ListQuotasResponse]
+    """The quotas. A submitter gets his own, and that of everyone."""
+    SetFairShare: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetFairShareRequest, _orchestrator_service_pb2.SetFairShareResponse]
+    """Sets the shares of a user or a group, or the group of a user, by which fair share measures GPU time."""
+    ListFairShares: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListFairSharesRequest, _orchestrator_service_pb2.ListFairSharesResponse]
+    """The shares, with the GPU time that counts. A submitter gets his own, and his group's."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -88,7 +96,15 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Starts no more jobs on a node; running jobs run on."""
     UndrainNode: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.UndrainNodeRequest, _orchestrator_service_pb2.UndrainNodeResponse]  # type: ignore[assignment]
     GetClusterCapacity: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.GetClusterCapacityRequest, _orchestrator_service_pb2.GetClusterCapacityResponse]  # type: ignore[assignment]
-    """What is free now, by GPU model, for every role: no jobs, no users."""
+    """What is free now, by GPU model, and the cluster's clock, for every role: no jobs, no users."""
+    SetQuota: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetQuotaRequest, _orchestrator_service_pb2.SetQuotaResponse]  # type: ignore[assignment]
+    """Limits the GPUs that the jobs of a user may hold at once; what runs beyond the limit runs on."""
+    ListQuotas: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListQuotasRequest, _orchestrator_service_pb2.ListQuotasResponse]  # type: ignore[assignment]
+    """The quotas. A submitter gets his own, and that of everyone."""
+    SetFairShare: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.SetFairShareRequest, _orchestrator_service_pb2.SetFairShareResponse]  # type: ignore[assignment]
+    """Sets the shares of a user or a group, or the group of a user, by which fair share measures GPU time."""
+    ListFairShares: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListFairSharesRequest, _orchestrator_service_pb2.ListFairSharesResponse]  # type: ignore[assignment]
+    """The shares, with the GPU time that counts. A submitter gets his own, and his group's."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -188,6 +204,38 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.GetClusterCapacityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_service_pb2.GetClusterCapacityResponse, _abc.Awaitable[_orchestrator_service_pb2.GetClusterCapacityResponse]]:
-        """What is free now, by GPU model, for every role: no jobs, no users."""
+        """What is free now, by GPU model, and the cluster's clock, for every role: no jobs, no users."""
+
+    @_abc_1.abstractmethod
+    def SetQuota(
+        self,
+        request: _orchestrator_service_pb2.SetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.SetQuotaResponse, _abc.Awaitable[_orchestrator_service_pb2.SetQuotaResponse]]:
+        """Limits the GPUs that the jobs of a user may hold at once; what runs beyond the limit runs on."""
+
+    @_abc_1.abstractmethod
+    def ListQuotas(
+        self,
+        request: _orchestrator_service_pb2.ListQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListQuotasResponse, _abc.Awaitable[_orchestrator_service_pb2.ListQuotasResponse]]:
+        """The quotas. A submitter gets his own, and that of everyone."""
+
+    @_abc_1.abstractmethod
+    def SetFairShare(
+        self,
+        request: _orchestrator_service_pb2.SetFairShareRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.SetFairShareResponse, _abc.Awaitable[_orchestrator_service_pb2.SetFairShareResponse]]:
+        """Sets the shares of a user or a group, or the group of a user, by which fair share measures GPU time."""
+
+    @_abc_1.abstractmethod
+    def ListFairShares(
+        self,
+        request: _orchestrator_service_pb2.ListFairSharesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListFairSharesResponse, _abc.Awaitable[_orchestrator_service_pb2.ListFairSharesResponse]]:
+        """The shares, with the GPU time that counts. A submitter gets his own, and his group's."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -37,6 +37,8 @@ class _JobChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobChange.V
     """CancelJob was called (ingest)."""
     JOB_CHANGE_MOVED: _JobChange.ValueType  # 3
     """The orchestrator changed the job's state."""
+    JOB_CHANGE_REQUESTED: _JobChange.ValueType  # 4
+    """HoldJobs, ReleaseJobs or UpdateJobs was called (ingest)."""
 
 class JobChange(_JobChange, metaclass=_JobChangeEnumTypeWrapper): ...
 
@@ -47,6 +49,8 @@ JOB_CHANGE_CANCEL_REQUESTED: JobChange.ValueType  # 2
 """CancelJob was called (ingest)."""
 JOB_CHANGE_MOVED: JobChange.ValueType  # 3
 """The orchestrator changed the job's state."""
+JOB_CHANGE_REQUESTED: JobChange.ValueType  # 4
+"""HoldJobs, ReleaseJobs or UpdateJobs was called (ingest)."""
 Global___JobChange: _TypeAlias = JobChange  # noqa: Y015
 
 @_typing.final

@@ -11,7 +11,9 @@ from adlro.records.decisions import (
     RunnerUp,
     ShadowDecision,
 )
+from adlro.records.fair_share import FairShare
 from adlro.records.jobs import PendingReason
+from adlro.records.quotas import Quota
 from adlro.records.status import OfferedPolicy, OrchestratorStatus
 from adlro.v1 import orchestrator_service_pb2, stream_pb2
 from adlro.wire import jobs as _jobs  # noqa: F401 - reservations, which decisions contain, are translated there
@@ -82,3 +84,9 @@ status_to_proto, status_from_proto = _STATUS.to_proto, _STATUS.from_proto
 
 _POLICY = Translation(OfferedPolicy, orchestrator_service_pb2.Policy)
 policy_to_proto, policy_from_proto = _POLICY.to_proto, _POLICY.from_proto
+
+_QUOTA = Translation(Quota, orchestrator_service_pb2.Quota)
+quota_to_proto, quota_from_proto = _QUOTA.to_proto, _QUOTA.from_proto
+
+_FAIR_SHARE = Translation(FairShare, orchestrator_service_pb2.FairShare)
+fair_share_to_proto, fair_share_from_proto = _FAIR_SHARE.to_proto, _FAIR_SHARE.from_proto

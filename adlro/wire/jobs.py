@@ -6,7 +6,10 @@ other.
 
 from __future__ import annotations
 
+from adlro.records.dependencies import DependencyCondition, JobDependency
+from adlro.records.job_requests import JobHold, JobRequest, JobUpdate
 from adlro.records.jobs import (
+    ArrayTask,
     AttemptRef,
     ExpectedRuntime,
     Job,
@@ -21,7 +24,7 @@ from adlro.records.jobs import (
     SimulatedWork,
 )
 from adlro.v1 import job_pb2
-from adlro.wire.fields import Translation
+from adlro.wire.fields import Part, Translation
 from adlro.wire.formats import FORMAT
 from adlro.wire.outcomes import neighbour_time_from_proto, neighbour_time_to_proto
 from adlro.wire.payloads import exit_from_proto, exit_to_proto, payload_from_proto, payload_to_proto
@@ -36,6 +39,22 @@ _RESERVATION = Translation(JobReservation, job_pb2.JobReservation)
 _PREEMPTIBLE = Translation(Preemptible, job_pb2.Preemptible)
 _ATTEMPT_REF = Translation(AttemptRef, job_pb2.AttemptRef)
 attempt_ref_to_proto, attempt_ref_from_proto = _ATTEMPT_REF.to_proto, _ATTEMPT_REF.from_proto
+_DEPENDENCY = Translation(
+    JobDependency,
+    job_pb2.JobDependency,
+    parts={
+        "condition": Part(
+            {"condition": int},
+            lambda message: DependencyCondition(message.condition or DependencyCondition.SUCCEEDED),
+        )
+    },
+)
+_ARRAY_TASK = Translation(ArrayTask, job_pb2.ArrayTask)
+_UPDATE = Translation(JobUpdate, job_pb2.JobUpdate)
+update_to_proto, update_from_proto = _UPDATE.to_proto, _UPDATE.from_proto
+_REQUEST = Translation(JobRequest, job_pb2.JobRequest)
+request_to_proto = _REQUEST.to_proto
+_HOLD = Translation(JobHold, job_pb2.JobHold)
 
 DEFAULT_PRIORITY = 0.5
 DEFAULT_MEMORY_MIB_PER_CORE = 4096
@@ -71,6 +90,12 @@ def spec_from_proto(message: job_pb2.JobSpec) -> JobSpec:
         gpu_models=tuple(models) if (models := message.gpu_models) else (),
         preemptible=_PREEMPTIBLE.from_proto(message.preemptible) if message.HasField("preemptible") else None,
         shareable=message.shareable,
+        after=tuple(map(_DEPENDENCY.from_proto, after)) if (after := message.after) else (),
+        held=message.held,
+        array=_ARRAY_TASK.from_proto(message.array) if message.HasField("array") else None,
+        exclusive=message.exclusive,
+        node_ids=tuple(nodes) if (nodes := message.node_ids) else (),
+        excluded_node_ids=tuple(nodes) if (nodes := message.excluded_node_ids) else (),
     )
 
 
@@ -94,6 +119,12 @@ def spec_to_proto(spec: JobSpec) -> job_pb2.JobSpec:
         gpu_models=spec.gpu_models,
         preemptible=None if spec.preemptible is None else _PREEMPTIBLE.to_proto(spec.preemptible),
         shareable=spec.shareable,
+        after=[_DEPENDENCY.to_proto(each) for each in spec.after],
+        held=spec.held,
+        array=None if spec.array is None else _ARRAY_TASK.to_proto(spec.array),
+        exclusive=spec.exclusive,
+        node_ids=spec.node_ids,
+        excluded_node_ids=spec.excluded_node_ids,
     )
     if spec.expected_runtime is not None:
         message.expected_runtime.gpu_model = spec.expected_runtime.gpu_model
@@ -152,6 +183,9 @@ def job_from_proto(message: job_pb2.Job) -> Job:
         reserved_for_job_id=message.reserved_for_job_id,
         reserved_until_s=message.reserved_until_s if message.HasField("reserved_until_s") else None,
         remaining_ratio=message.remaining_ratio if message.HasField("remaining_ratio") else 1.0,
+        requests=tuple(map(_REQUEST.from_proto, requests)) if (requests := message.requests) else (),
+        applied_request=message.applied_request,
+        hold=_HOLD.from_proto(message.hold) if message.HasField("hold") else None,
     )
 
 
@@ -203,6 +237,9 @@ def job_to_proto(job: Job) -> job_pb2.Job:
         reserved_for_job_id=job.reserved_for_job_id,
         reserved_until_s=job.reserved_until_s,
         remaining_ratio=None if job.remaining_ratio == 1.0 else job.remaining_ratio,
+        requests=[_REQUEST.to_proto(each) for each in job.requests],
+        applied_request=job.applied_request,
+        hold=None if job.hold is None else _HOLD.to_proto(job.hold),
     )
 
 
@@ -218,6 +255,7 @@ def basic_job_to_proto(job: Job) -> job_pb2.Job:
             priority=spec.priority,
             gpu_count=spec.gpu_count,
             begin_time_s=spec.begin_time_s,
+            array=None if spec.array is None else _ARRAY_TASK.to_proto(spec.array),
         ),
         state=int(job.state),  # type: ignore[arg-type]  # enum numbers are those of JobState
         pending_reason=int(job.pending_reason),  # type: ignore[arg-type]  # and of PendingReason
@@ -232,4 +270,5 @@ def basic_job_to_proto(job: Job) -> job_pb2.Job:
         attempt_count=job.attempt_count,
         revision=job.revision,
         cancel_requested=job.cancel_requested,
+        hold=None if job.hold is None else _HOLD.to_proto(job.hold),
     )

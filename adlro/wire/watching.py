@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from google.rpc import code_pb2
 
 from adlro.records.jobs import Job, PendingReason
-from adlro.records.submitting import Rejection, SubmittedJobs
+from adlro.records.submitting import Rejection, RequestResult, SubmittedArray, SubmittedJobs
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobPage, JobView
 from adlro.v1 import job_pb2, job_service_pb2
 from adlro.wire.fields import Part, Translation
-from adlro.wire.jobs import basic_job_to_proto, job_from_proto, job_to_proto
+from adlro.wire.jobs import basic_job_to_proto, job_from_proto, job_to_proto, request_to_proto
 
 _FILTER = Translation(
     JobFilter,
@@ -114,3 +116,28 @@ _SUBMITTED = Translation(
     },
 )
 submitted_to_proto, submitted_from_proto = _SUBMITTED.to_proto, _SUBMITTED.from_proto
+
+_ARRAY = Translation(SubmittedArray, job_service_pb2.SubmitArrayResponse)
+array_to_proto, array_from_proto = _ARRAY.to_proto, _ARRAY.from_proto
+_RESULT = Translation(
+    RequestResult,
+    job_service_pb2.JobRequestResult,
+    parts={
+        "code": _CODE,
+        "job": Part(
+            {"job": lambda job: None if job is None else job_to_proto(job)},
+            lambda message: job_from_proto(message.job) if message.HasField("job") else None,
+        ),
+    },
+)
+result_from_proto = _RESULT.from_proto
+
+
+def result_to_proto(result: RequestResult) -> job_service_pb2.JobRequestResult:
+    """The message of a result: of its job the view BASIC, and which requests it has: a thousand must fit."""
+    message = _RESULT.to_proto(replace(result, job=None))
+    if result.job is not None:
+        message.job.CopyFrom(basic_job_to_proto(result.job))
+        message.job.applied_request = result.job.applied_request
+        message.job.requests.extend(request_to_proto(replace(each, update=None)) for each in result.job.requests)
+    return message

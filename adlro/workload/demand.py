@@ -114,17 +114,18 @@ class Unplaceable:
 def find_unplaceable(cluster: Cluster, jobs: Sequence[WorkloadJob]) -> Unplaceable | None:
     """The jobs that a cluster can never hold; None without any."""
     kinds = node_kinds(cluster)
-    lost = [number for number, job in enumerate(jobs) if not holding_models(kinds, job)]
+    lost = [number for number, job in enumerate(jobs) if not holding_models(_kinds_for(cluster, kinds, job), job)]
     if not lost:
         return None
     job, gangs = jobs[lost[0]], any(jobs[number].gpu_count > 1 for number in lost)
-    return Unplaceable(len(jobs), len(lost), lost[0], job.source_line, _demand(job, kinds), gangs)
+    demand = _demand(job, _kinds_for(cluster, kinds, job))
+    return Unplaceable(len(jobs), len(lost), lost[0], job.source_line, demand, gangs)
 
 
 def split_placeable(cluster: Cluster, jobs: Sequence[WorkloadJob]) -> list[WorkloadJob]:
     """The jobs that a cluster can hold."""
     kinds = node_kinds(cluster)
-    return [job for job in jobs if holding_models(kinds, job)]
+    return [job for job in jobs if holding_models(_kinds_for(cluster, kinds, job), job)]
 
 
 def demand_warnings(unplaceable: Unplaceable | None, offered: float) -> tuple[str, ...]:
@@ -154,8 +155,18 @@ def node_kinds(cluster: Cluster) -> Counter[NodeKind]:
     return kinds
 
 
+def _kinds_for(cluster: Cluster, kinds: Mapping[NodeKind, int], job: WorkloadJob) -> Mapping[NodeKind, int]:
+    """Of the `kinds` of a cluster those of the nodes that a job may run on."""
+    if not (job.node_ids or job.excluded_node_ids):
+        return kinds
+    nodes = tuple(node for node in cluster.nodes if job.accepts_node(node.node_id))
+    return node_kinds(dataclasses.replace(cluster, nodes=nodes))
+
+
 def _demand(job: WorkloadJob, kinds: Mapping[NodeKind, int]) -> str:
     """The demand that no node meets; all demands if each single one is met by some node."""
+    if not kinds:
+        return "node_ids: the cluster has no node with GPUs on which it may run"
     for name, unit, asked, most in (
         ("gpu_memory_mib", "MiB on a GPU", job.gpu_memory_mib, max(kind.gpu_memory_mib for kind in kinds)),
         ("cpu_cores", "cores on a node", job.cpu_cores, max(kind.cpu_cores for kind in kinds)),

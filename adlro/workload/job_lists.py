@@ -38,6 +38,9 @@ class WorkloadJob:
         gpu_models: the models that it accepts; empty: any.
         preemptible: what a stop costs; None: it can't be stopped.
         shareable: whether it may share its GPU with another job.
+        exclusive: no other job runs on its nodes while it runs.
+        node_ids: the nodes that it may run on; empty: any. A name that the cluster does not have stands for no node.
+        excluded_node_ids: the nodes that it must not run on.
     """
 
     submit_s: float
@@ -56,6 +59,13 @@ class WorkloadJob:
     gpu_models: tuple[str, ...] = ()
     preemptible: Preemptible | None = None
     shareable: bool = False
+    exclusive: bool = False
+    node_ids: tuple[str, ...] = ()
+    excluded_node_ids: tuple[str, ...] = ()
+
+    def accepts_node(self, node_id: str) -> bool:
+        """Whether it may run on a node."""
+        return (not self.node_ids or node_id in self.node_ids) and node_id not in self.excluded_node_ids
 
     def spec(self, name: str) -> JobSpec:
         """The spec to submit: it begins at `submit_s`, and a simulated cluster runs `work_s`."""
@@ -77,6 +87,9 @@ class WorkloadJob:
             gpu_models=self.gpu_models,
             preemptible=self.preemptible,
             shareable=self.shareable,
+            exclusive=self.exclusive,
+            node_ids=self.node_ids,
+            excluded_node_ids=self.excluded_node_ids,
         )
 
 

@@ -19,9 +19,9 @@ from adlro.errors import InvalidInput, NotFound
 from adlro.hardware.cluster_files import clusters_of_table, read_cluster, read_speeds
 from adlro.hardware.speeds import GAVEL_APPLICATIONS, JOB_TYPE_OF, SHIPPED, SpeedTable
 from adlro.numeric.exact import exp, log
+from adlro.package_data import csv_rows, toml_table
 from adlro.records.cluster import Cluster, Node
 from adlro.records.jobs import KINDS_OF_WORK, JobType
-from adlro.tables import csv_rows, toml_table
 from adlro.workload.arrivals import Arrivals, Batch, Diurnal, FromTrace, Poisson, Surges
 from adlro.workload.work import LognormalWork, LogUniformWork, ParetoWork, Work
 

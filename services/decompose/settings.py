@@ -15,22 +15,22 @@ class DecomposeSettings(ServiceSettings):
 
     service_name: ClassVar[str] = "decompose"
 
-    # Largest number of stored finished jobs; the oldest are dropped.
     memory_capacity: int = Field(default=100_000, ge=1, le=1_000_000)
-    # Cluster time after which a finished job is forgotten, counted back from the newest end: 180 days.
+    """Finished jobs in the memory; when it is full, the oldest job of the most frequent kind is dropped."""
     memory_max_age_s: float = Field(default=15_552_000.0, gt=0)
-    # File that stores the memory; empty: every start learns it again from the stream of outcomes.
+    """Cluster time after which a finished job is dropped: 180 days."""
     memory_path: Path | None = None
-    # Seconds between two writes of the file, while there are changes.
+    """File of the memory; empty: every start rebuilds the memory from the outcomes."""
     memory_save_interval_s: float = Field(default=60.0, ge=0.1, le=86_400)
-    # The predictor: "learned", or "plain", medians of groups.
+    """Interval at which the file is written, if the memory has changed."""
     predictor: Literal["learned", "plain"] = "learned"
-    # Seconds that a prediction waits for a running refit; after them the previous fit answers.
+    """The predictor; `plain`: medians of groups of finished jobs."""
     refit_patience_s: float = Field(default=0.25, ge=0, le=60)
-    # Seconds between two reads of the clusters' descriptions; telemetry of an unknown GPU triggers a read at once.
+    """How long a prediction waits for a running refit with new outcomes."""
     descriptions_poll_s: float = Field(default=1.0, ge=0.05, le=60)
-    # Entries of a telemetry stream folded at start, in addition to the latest block of each source.
+    """Interval at which the clusters' descriptions are read."""
     telemetry_tail_count: int = Field(default=64, ge=1, le=10_000)
+    """Latest entries of a telemetry stream that are read at start."""
 
     @field_validator("memory_path", mode="before")
     @classmethod

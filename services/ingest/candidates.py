@@ -33,6 +33,8 @@ class Candidates:
         """
         if job_filter.job_ids:
             return job_filter.job_numbers()
+        if job_filter.array_id:
+            return await self._store.array_numbers(job_filter.array_id)
         # The usual request, for waiting and running jobs, does not read all finished jobs.
         if job_filter.active_only:
             return await self._store.active_sequences(job_filter.user)

@@ -40,6 +40,7 @@ class ClusterView:
         self.gpus: tuple[Gpu, ...] = tuple(gpu for _, gpu in cluster.gpus())
         self.number_of: dict[str, int] = {gpu.gpu_id: number for number, gpu in enumerate(self.gpus)}
         self.gpu_models = frozenset(cluster.gpu_models)
+        self.node_ids = frozenset(node.node_id for node in cluster.nodes)
         self.largest_node_cpu_cores = max(node.cpu_cores for node in cluster.nodes)
         self.largest_node_memory_mib = max(node.memory_mib for node in cluster.nodes)
         self.largest_gpu_memory_mib = max(gpu.memory_mib for gpu in self.gpus)
@@ -50,10 +51,23 @@ class ClusterView:
         self._node_kinds = Counter(
             (node.cpu_cores, node.memory_mib, tuple(_memories_of_models(node).items())) for node in cluster.nodes
         )
+        # The last choice of nodes that a job made, and the cluster with these alone.
+        self._chosen: tuple[tuple[tuple[str, ...], tuple[str, ...]], ClusterView] | None = None
 
     def places_of(self, spec: JobSpec) -> list[Place]:
         """The kinds of place whose GPU model a job accepts."""
         return [each for each in self.places if spec.accepts(each[3])]
+
+    def chosen_by(self, spec: JobSpec) -> ClusterView:
+        """The cluster with the nodes alone that a job may run on; at least one has a GPU."""
+        if not spec.chooses_nodes:
+            return self
+        choice = spec.node_ids, spec.excluded_node_ids
+        if self._chosen is None or self._chosen[0] != choice:  # jobs that come one after another often choose alike
+            accepted = spec.accepted_nodes(self.node_ids)
+            nodes = tuple(node for node in self.cluster.nodes if node.gpus and node.node_id in accepted)
+            self._chosen = choice, ClusterView(Cluster(self.cluster.name, nodes))
+        return self._chosen[1]
 
     def holds(self, spec: JobSpec) -> bool:
         """Whether some GPU, were it idle, could hold the job: for a job of several, one of its GPUs."""

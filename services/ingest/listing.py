@@ -162,8 +162,8 @@ class JobList:
         self, job_filter: JobFilter, after: Position | None, first: int
     ) -> AsyncIterator[tuple[Position, Job | None, int]]:
         """The jobs that have not ended, newest first, then the last end first."""
-        if job_filter.job_ids:
-            numbers = job_filter.job_numbers()
+        if job_filter.job_ids or job_filter.array_id:
+            numbers = await self._may_match.numbers(job_filter) or ()
             ends = await self._ended.ends_of(numbers)
             places = [Position(n, math.inf if end is None else end) for n, end in zip(numbers, ends, strict=True)]
             places.sort(key=_end_of, reverse=True)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from adlro.errors import AlreadyExists, DataLoss, LimitExceeded
 from adlro.records.jobs import JobType
-from adlro.store import Created, JobStore, NewJob, SubmitLimits, Unreadable
+from adlro.store import Created, CreatedArray, JobStore, NewArray, NewJob, SubmitLimits, Unreadable
 
 
 class JobMetrics:
@@ -69,3 +69,16 @@ class CountedStore(JobStore):
             else:
                 self._metrics.submitted.labels(new.spec.job_type.label).inc()
         return answers
+
+    async def create_array(self, new: NewArray) -> CreatedArray:
+        """See JobStore.create_array."""
+        try:
+            created = await super().create_array(new)
+        except LimitExceeded:
+            self._metrics.limited.inc()
+            raise
+        if created.existing:
+            self._metrics.repeated.inc()
+        else:
+            self._metrics.submitted.labels(new.spec.job_type.label).inc(created.count)
+        return created

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from adlro.errors import PermissionDenied
 from adlro.kit.identity import current_caller
+from adlro.records.job_requests import JobRequestKind
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.redaction import job_without_others, jobs_named_by
 from adlro.records.watching import JobFilter
@@ -39,15 +40,35 @@ def check_sees(job: Job) -> None:
         raise not_found(job.job_id)
 
 
-def check_cancels(job: Job) -> None:
-    """Raises NotFound if the caller may not see the job, PermissionDenied if he may only see it."""
+def check_changes(job: Job, what: str = "cancel") -> None:
+    """Raises NotFound if the caller may not see the job, PermissionDenied if he may only see it.
+
+    Args:
+        job: a job.
+        what: what he wants to do with it, for the message.
+    """
     check_sees(job)
     caller = current_caller()
     if caller is not None and not caller.acts_for_all and job.spec.user != caller.user:
         raise PermissionDenied(
-            f"job_id: {job.job_id} is {job.spec.user}'s; only he or an operator may cancel it",
+            f"job_id: {job.job_id} is {job.spec.user}'s; only he or an operator may {what} it",
             field="job_id",
             reason="NOT_YOUR_JOB",
+            metadata={"job_id": job.job_id},
+        )
+
+
+def check_releases(job: Job) -> None:
+    """Raises PermissionDenied if an operator holds the job, or has asked to hold it, and the caller is none."""
+    caller = current_caller()
+    if caller is None or caller.acts_for_all:
+        return
+    asked = any(each.kind is JobRequestKind.HOLD and each.by_operator for each in job.requests)
+    if asked or (job.hold is not None and job.hold.by_operator):
+        raise PermissionDenied(
+            f"job_id: an operator holds {job.job_id}; only an operator may release it",
+            field="job_id",
+            reason="HELD_BY_OPERATOR",
             metadata={"job_id": job.job_id},
         )
 

@@ -13,7 +13,7 @@ from adlro.clusterside.attempts import Attempt
 from adlro.devices.records import Vendor
 from adlro.devices.visible import visible_environment
 from adlro.errors import InvalidInput
-from adlro.records.jobs import JobSpec
+from adlro.records.jobs import ArrayTask, JobSpec
 from adlro.records.payloads import LaunchStyle, Payload
 from adlro.services.local.gpus import Slot
 from adlro.services.local.job_dirs import JobDirs
@@ -165,6 +165,7 @@ class Launches:
             "ADLRO_NODE": slots[0].node_id,
             "ADLRO_JOB_DIR": JOB_DIR_INSIDE if kind == CONTAINER else job_dir,
             **({"ADLRO_RESUMED": "1"} if attempt.resumes else {}),
+            **_array_environment(spec.array),
             **visible_environment(devices, {each.device.vendor for each in self._slots.values()}),
             # Unlike the others, these are the user's where the job sets them.
             **{name: value for name, value in ranks.items() if name not in payload.environment},
@@ -219,6 +220,17 @@ def kind_of(attempt: Attempt) -> str:
         InvalidInput: the job has no program.
     """
     return CONTAINER if _payload_of(attempt).container is not None else PROCESS
+
+
+def _array_environment(array: ArrayTask | None) -> dict[str, str]:
+    """The place of a job in its array, for its program."""
+    if array is None:
+        return {}
+    return {
+        "ADLRO_ARRAY_ID": array.array_id,
+        "ADLRO_ARRAY_INDEX": str(array.index),
+        "ADLRO_ARRAY_COUNT": str(array.count),
+    }
 
 
 def _payload_of(attempt: Attempt) -> Payload:

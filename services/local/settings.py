@@ -17,30 +17,37 @@ class LocalSettings(ClusterSettings):
     service_name: ClassVar[str] = "local"
 
     cluster_name: str = Field(default="local", pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
-    # Attempts with their logs, and the ids of GPUs; on a local disk, for one service alone.
+    """The cluster's name."""
     data_dir: str = Field(default="", validate_default=True)
-    # Pretended GPUs for real programs: v100_sxm2:2,rtx_2080_ti:2, or by node a=v100_sxm2:2,b=a100:2. Empty: real ones.
+    """The directory of attempts, their logs and the GPUs' ids, on a local disk; must be set (`adlro up` does)."""
     fake_gpus: str = ""
-    # As root: a file with lines "<user> <Unix user>", or "* *" for the same name; never root unless it says so.
+    """Pretended GPUs for real programs: `v100_sxm2:2,rtx_2080_ti:2`, or by node `a=v100_sxm2:2,b=rtx_2080_ti:2`; empty:
+    the machine's own.
+    """
     users_map: str = ""
-    # Files <user>/<NAME> with the values of secrets, mode 0600, of that Unix user or of root; empty: there are none.
+    """Needed where the service is root: a file of lines `<user> <Unix user>`, `* *` (the same name) or `* root`;
+    programs run as root only where it names root.
+    """
     secrets_dir: str = ""
-    # Socket of the container engine, for jobs with an image; empty: no containers.
+    """Files `<user>/<NAME>` with the values of jobs' secrets, mode 0600, of that Unix user or of root; empty: none."""
     engine: str = "/var/run/docker.sock"
-    # The engine's network that containers are in; none: they reach nothing.
+    """Socket of the container engine, for jobs with an image; it may be started later; empty: no containers."""
     container_network: str = Field(default="bridge", min_length=1)
-    # Paths, separated by commas, below which containers may mount files of this machine.
+    """The engine's network that containers are in; `none`: they reach nothing."""
     mount_prefixes: str = ""
-    # CPU cores and memory that jobs share; 0: what this process may use of the machine.
+    """Paths, separated by commas, below which containers may mount this machine's files."""
     cpu_cores: int = Field(default=0, ge=0, le=4096)
+    """Cores that jobs share; 0: all that the service may use of the machine."""
     memory_mib: int = Field(default=0, ge=0, le=67_108_864)
-    # Processes of a job at most, threads included, where the driver enforces it; 0: no limit.
+    """Memory that jobs share; 0: all that the service may use of the machine."""
     processes_of_job: int = Field(default=8192, ge=0, le=4_194_304)
-    # What keeps programs within their limits; auto: the best that this machine has (see adlro doctor).
+    """Processes of a job at most, threads included, where the driver enforces it; 0: no limit."""
     driver: Literal["auto", "unit", "cgroup", "tree"] = "auto"
-    # Ended attempts and their logs are deleted after so many days, and the oldest ones beyond so many attempts.
+    """What limits programs: `unit` (systemd), `cgroup`, `tree` (no limits); `auto`: the best that the machine has."""
     log_keep_days: float = Field(default=30.0, gt=0, le=36_500)
+    """Ended attempts and their logs are deleted after so many days."""
     attempts_kept: int = Field(default=1000, ge=1, le=OUTCOMES_KEPT)
+    """Ended attempts kept; the oldest ones beyond are deleted."""
 
     @field_validator("data_dir")
     @classmethod

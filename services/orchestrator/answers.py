@@ -137,13 +137,15 @@ class Answers:
             raise not_found(job_id)
         if job.state is not JobState.PENDING:
             raise Conflict(
-                f"job_id: {job_id} does not wait: it is {job.state.name.lower()}; adlro describe {job_id} tells more",
+                f"job_id: {job_id} does not wait: it is {job.state.name.lower()}; "
+                f"adlro describe job {job_id} tells more",
                 field="job_id",
                 reason="NOT_WAITING",
                 metadata={"job_id": job_id, "state": job.state.name},
             )
         ledger = None if session is None else session.ledger
-        told = await self._waits.explained(ledger, job, self._life.clock_now_s)
+        rule = self._acting.policy.precedence
+        told = await self._waits.explained(ledger, job, self._life.clock_now_s, rule)
         if sees_all or caller is None:
             return told
         own = await self._store.owned(caller.user, jobs_named_by(told))

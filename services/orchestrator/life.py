@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from typing import Any
 
@@ -20,14 +21,16 @@ from adlro.records.jobs import JobState, PendingReason
 from adlro.services.orchestrator.deciding.policy_selection import PolicySelection
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger import transitions
+from adlro.services.orchestrator.ledger.fair_shares import fair_shares_of
 from adlro.services.orchestrator.ledger.ledger import Ledger
+from adlro.services.orchestrator.ledger.quotas import Quotas
 from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.services.orchestrator.ports import ClusterPort, Predictor
 from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
 from adlro.services.orchestrator.session.session import Session, failures
 from adlro.store import JobStore, Move
-from adlro.store.keys import DRAINED
+from adlro.store.keys import DRAINED, FAIR_SHARES, QUOTAS
 
 BACKOFF_S = (0.1, 0.2, 0.5)
 # Failed sessions in a row after which waiting jobs get the outage of the cluster as their reason, and another instance
@@ -39,14 +42,20 @@ LEASE_OUT_S = 0.005
 GOOD_SESSION_S = 5.0
 
 # Reasons of jobs that wait for something other than the cluster's return, or that name the outage already.
-KNOWN_REASONS = (PendingReason.LAUNCHING, PendingReason.BEGIN_TIME, PendingReason.CLUSTER_UNAVAILABLE)
+KNOWN_REASONS = (
+    PendingReason.LAUNCHING,
+    PendingReason.BEGIN_TIME,
+    PendingReason.HELD,
+    PendingReason.DEPENDENCY,
+    PendingReason.CLUSTER_UNAVAILABLE,
+)
 
 
 class Life:
     """What one instance is at present: it acts in a session, tries to, or stands by.
 
     Args:
-        redis: for the drained nodes.
+        redis: for the drained nodes, quotas and shares.
         store: job records.
         cluster: runs jobs.
         predictor: predicts durations (decompose).
@@ -184,6 +193,12 @@ class Life:
         await self._choosing.load()
         drained = await self._redis.hgetall(DRAINED)
         self._acting.drained = {node.decode(): reason.decode() for node, reason in drained.items()}
+        quotas, shares = await self._redis.hgetall(QUOTAS), await self._redis.hgetall(FAIR_SHARES)
+        self._acting.user_rules = dataclasses.replace(
+            self._acting.user_rules,
+            quotas=Quotas({user.decode(): int(gpu_count) for user, gpu_count in quotas.items()}),
+            fair_shares=fair_shares_of(shares),
+        )
 
     def _report(self, leaves: list[BaseException], failed: int) -> None:
         expected = all(isinstance(leaf, (AdlroError, OSError, aioredis.RedisError, TimeoutError)) for leaf in leaves)

@@ -1,11 +1,12 @@
 """An orchestrator: its life as the acting instance or a standby, and what it is asked and told meanwhile.
 
-No gRPC; the caller passes clients in. One Redis key of its own: the drained nodes.
+No gRPC; the caller passes clients in. Its own Redis keys: drained nodes, users' quotas and shares.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from typing import Any
 
@@ -13,10 +14,12 @@ import numpy as np
 import redis.asyncio as aioredis
 import structlog
 
-from adlro.errors import Conflict, NotFound, Unavailable
+from adlro.errors import Conflict, InvalidInput, NotFound, Unavailable
 from adlro.kit.identity import current_caller
 from adlro.records.capacity import ClusterCapacity
+from adlro.records.fair_share import GROUP, FairShare
 from adlro.records.jobs import JobReservation
+from adlro.records.quotas import EVERYONE, Quota
 from adlro.records.status import EventLag, OrchestratorStatus
 from adlro.services.orchestrator.answers import Answers
 from adlro.services.orchestrator.deciding.policy_selection import Choices, PolicySelection
@@ -27,13 +30,16 @@ from adlro.services.orchestrator.forecasts.forecasting import Forecasting
 from adlro.services.orchestrator.lease import Lease
 from adlro.services.orchestrator.ledger.capacity import capacity_of
 from adlro.services.orchestrator.ledger.entry import Phase
+from adlro.services.orchestrator.ledger.fair_shares import FairShares, stored
+from adlro.services.orchestrator.ledger.quotas import Quotas
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.life import Life
 from adlro.services.orchestrator.metrics import OrchestratorMetrics, View
 from adlro.services.orchestrator.ports import ClusterPort, Predictor
 from adlro.services.orchestrator.session.session import Session
 from adlro.store import JobStore
 from adlro.store.decisions import DecisionStore
-from adlro.store.keys import DRAINED
+from adlro.store.keys import DRAINED, FAIR_SHARES, QUOTAS
 
 
 class Orchestrator:
@@ -79,6 +85,7 @@ class Orchestrator:
         self.forecasting = Forecasting(redis, log)
         self.choosing = PolicySelection(redis, choices, decisions_kept, metrics, log)
         self.acting = self.choosing.acting
+        self._sharing = asyncio.Lock()  # one change of shares at a time
         self.life = Life(redis, store, cluster, predictor, lease, self.choosing, metrics, log, max_attempts, min_run_s)
         self.answers = Answers(self.life, self.acting, store, stored, self.forecasting, self.explaining)
         metrics.acting.set_function(lambda: self.life.ready_session() is not None)
@@ -153,6 +160,9 @@ class Orchestrator:
             preemption=self._min_run_s is not None,
             preemption_min_run_s=self._min_run_s or 0.0,
             event_lag=session.event_lag() if session else None,
+            held_count=count(Phase.HELD),
+            dependent_count=count(Phase.DEPENDENT),
+            precedence="" if (rule := self.acting.policy.precedence) is None else rule.text,
             **(figures_of(session.ledger) if session else LedgerFigures()),
         )
 
@@ -171,7 +181,8 @@ class Orchestrator:
         if self.life.ready_session() is None and caller is not None and not caller.sees_all:
             self.life.refuse_if_standing_by()
             raise Unavailable("this orchestrator does not act now; try again in a moment", retry_after_s=1.0)
-        return capacity_of(self.life.session_or_raise().ledger.occupancy)
+        found = capacity_of(self.life.session_or_raise().ledger.occupancy)
+        return dataclasses.replace(found, clock=self.acting.clock())
 
     def view(self) -> View:
         """The state that metrics export; a standby exports only its policy."""
@@ -236,6 +247,104 @@ class Orchestrator:
         await self._redis.hdel(DRAINED, node_id)
         self.acting.drained.pop(node_id, None)
         await self._use_drains()
+
+    async def set_quota(self, user: str, gpu_count: int | None) -> int | None:
+        """Limits the GPUs that the jobs of a user may hold at once; returns his quota before.
+
+        Args:
+            user: his name; EVERYONE: each user who has no quota of his own.
+            gpu_count: None: he has no quota of his own any more.
+
+        Raises:
+            Unavailable: this instance is a standby.
+        """
+        self.life.session_or_raise()
+        if gpu_count is None:
+            await self._redis.hdel(QUOTAS, user)
+        else:
+            await self._redis.hset(QUOTAS, user, gpu_count)
+        rules = self.acting.user_rules  # after the wait: another call may have changed them
+        known = dict(rules.quotas.gpu_count_of)
+        before = known.pop(user, None)
+        if gpu_count is not None:
+            known[user] = gpu_count
+        self._log.info("quota set", user=user, gpu_count=gpu_count, before=before)
+        await self._use_user_rules(dataclasses.replace(rules, quotas=Quotas(known)))
+        return before
+
+    def quotas(self) -> list[Quota]:
+        """The quotas, with what their users' jobs hold; a submitter's own, and that of everyone.
+
+        Raises:
+            Unavailable: this instance is a standby.
+        """
+        held = self.life.session_or_raise().ledger.limits.held_gpu_counts()
+        caller = current_caller()
+        quotas = self.acting.user_rules.quotas.gpu_count_of
+        known = sorted(quotas.items(), key=lambda pair: (pair[0] != EVERYONE, pair[0]))
+        return [
+            Quota(user, gpu_count, held.get(user, 0))
+            for user, gpu_count in known
+            if caller is None or caller.sees_all or user in (EVERYONE, caller.user)
+        ]
+
+    async def set_fair_share(self, account: str, shares: float | None, group: str | None) -> FairShare:
+        """Sets the shares of an account, or the group of a user; returns what is set now.
+
+        Args:
+            account: a user, or a group with `@` before its name.
+            shares: None: as before.
+            group: of a user; empty: he is in none; None: as before. With both None nothing is set any more.
+
+        Raises:
+            InvalidInput: a group can't be in a group.
+            Unavailable: this instance is a standby.
+        """
+        self.life.session_or_raise()
+        if group and account.startswith(GROUP):
+            raise InvalidInput("group: a user is in a group, a group is in none; name a user", field="group")
+        async with self._sharing:  # of two calls about one account the second adds to what the first has set
+            before = self.acting.user_rules.fair_shares.of_account.get(account, FairShare(account))
+            now = FairShare(
+                account, before.shares if shares is None else shares, before.group if group is None else group
+            )
+            if (shares is None and group is None) or now == FairShare(account):
+                now = FairShare(account)
+                await self._redis.hdel(FAIR_SHARES, account)
+            else:
+                await self._redis.hset(FAIR_SHARES, account, stored(now))
+            rules = self.acting.user_rules  # after the wait: another call may have changed them
+            known = {name: each for name, each in rules.fair_shares.of_account.items() if name != account}
+            if now != FairShare(account):
+                known[account] = now
+            self.acting.user_rules = dataclasses.replace(rules, fair_shares=FairShares(known))
+        self._log.info("fair share set", account=account, shares=now.shares, group=now.group)
+        await self._use_user_rules(self.acting.user_rules)
+        return now
+
+    def fair_shares(self) -> list[FairShare]:
+        """The shares of accounts, with the GPU time that counts; of a submitter his own, and his group's.
+
+        Raises:
+            Unavailable: this instance is a standby.
+        """
+        ledger, caller = self.life.session_or_raise().ledger, current_caller()
+        shares = self.acting.user_rules.fair_shares
+        ledger.user_service.number_all()
+        gpu_s = ledger.user_service.of_accounts(ledger.user_service_s(self.acting.told_s))
+        names = sorted({*gpu_s, *shares.of_account}, key=lambda name: (not name.startswith(GROUP), name))
+        listed = [
+            dataclasses.replace(shares.of_account.get(name, FairShare(name)), gpu_s=gpu_s.get(name, 0.0))
+            for name in names
+        ]
+        if caller is None or caller.sees_all:
+            return listed
+        return [each for each in listed if each.account in (caller.user, shares.account_of(caller.user))]
+
+    async def _use_user_rules(self, rules: UserRules) -> None:
+        """Passes the rules to the present session, which may be newer than the one at the request."""
+        self.acting.user_rules = rules
+        await self.life.session_or_raise().set_user_rules(rules)
 
     async def _use_drains(self) -> Session:
         """Passes the drains to the present session, which may be newer than the one at the request."""

@@ -13,11 +13,13 @@ from typing import Any
 import grpc
 from prometheus_client import Gauge
 
+from adlro.decide.catalog import split_files
 from adlro.errors import InvalidInput
 from adlro.kit.metrics import OnLoop
 from adlro.kit.redis import connect, connect_blocking, connect_in_thread, watch_redis
 from adlro.kit.server import ServiceContext
 from adlro.records.decisions import DecisionView
+from adlro.records.precedence import parse_precedence
 from adlro.services.orchestrator.clients import ClusterClient, DecomposeClient
 from adlro.services.orchestrator.deciding import checkpoint
 from adlro.services.orchestrator.deciding.decisions import Made
@@ -43,7 +45,9 @@ from adlro.wire import (
     capacity_to_proto,
     decision_filter_from_proto,
     decision_to_proto,
+    fair_share_to_proto,
     policy_to_proto,
+    quota_to_proto,
     status_to_proto,
     waiting_to_proto,
 )
@@ -115,6 +119,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                 checkpoint=Path(settings.checkpoint) if settings.checkpoint else None,
                 deadline_s=settings.decision_deadline_s,
                 wait_ratio=settings.wait_ratio,
+                precedence=parse_precedence(settings.precedence),
+                files=split_files(settings.policy_file),
             ),
             max_attempts=settings.max_attempts,
             min_run_s=settings.preemption_min_run_s if settings.preemption == "on" else None,
@@ -269,6 +275,28 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
     ) -> pb.GetClusterCapacityResponse:
         """What is free now, by GPU model."""
         return capacity_to_proto(self._orchestrator.capacity())
+
+    async def SetQuota(self, request: pb.SetQuotaRequest, context: Context) -> pb.SetQuotaResponse:
+        """Limits the GPUs that the jobs of a user may hold at once."""
+        gpu_count = request.gpu_count if request.HasField("gpu_count") else None
+        return pb.SetQuotaResponse(previous_gpu_count=await self._orchestrator.set_quota(request.user, gpu_count))
+
+    async def ListQuotas(self, request: pb.ListQuotasRequest, context: Context) -> pb.ListQuotasResponse:
+        """The quotas."""
+        return pb.ListQuotasResponse(quotas=map(quota_to_proto, self._orchestrator.quotas()))
+
+    async def SetFairShare(self, request: pb.SetFairShareRequest, context: Context) -> pb.SetFairShareResponse:
+        """Sets the shares of an account, or the group of a user."""
+        shares = request.shares if request.HasField("shares") else None
+        group = request.group if request.HasField("group") else None
+        if request.remove == (shares is not None or group is not None):
+            raise InvalidInput("remove: give shares, a group or both, or remove alone", field="remove")
+        now = await self._orchestrator.set_fair_share(request.account, shares, group)
+        return pb.SetFairShareResponse(fair_share=fair_share_to_proto(now))
+
+    async def ListFairShares(self, request: pb.ListFairSharesRequest, context: Context) -> pb.ListFairSharesResponse:
+        """The shares of accounts."""
+        return pb.ListFairSharesResponse(fair_shares=map(fair_share_to_proto, self._orchestrator.fair_shares()))
 
 
 def warm() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from adlro.errors import InvalidInput
 from adlro.kit.settings import ServiceSettings
+from adlro.records.precedence import parse_precedence
 
 
 class OrchestratorSettings(ServiceSettings):
@@ -15,31 +17,56 @@ class OrchestratorSettings(ServiceSettings):
     service_name: ClassVar[str] = "orchestrator"
 
     cluster_address: str = "127.0.0.1:7704"
+    """Address of the cluster's service."""
     decompose_address: str = "127.0.0.1:7702"
-    # Empty: the policy last set by SetPolicy, or the default.
+    """Address of decompose."""
     policy: str = ""
-    # The shadow policy: it runs beside the acting one and places nothing. Empty: the one last set by SetShadowPolicy,
-    # or none.
+    """The policy at start; empty: the policy set last, or `dqn`."""
     shadow_policy: str = ""
-    # The learned policy's checkpoint: a file, or a folder, whose newest `.onnx` file is used; the running service
-    # switches to newer ones. Empty: the checkpoint that ADLRO includes.
+    """A shadow policy, which places nothing; empty: the shadow policy set last, or none."""
+    policy_file: str = ""
+    """[Policies of your own](own_policy.md): `PATH:CLASS`, several with commas; their code runs in the orchestrator."""
     checkpoint: str = ""
-    # Seconds that the learned policy may take for a decision (up to 16,384 pairs of job and GPU; in proportion above).
+    """The learned policy's ONNX file, or a folder whose newest file is used; empty: the shipped one."""
     decision_deadline_s: float = Field(default=0.05, gt=0, le=60)
-    # A job whose wait reaches this multiple of its own best expected duration and of a typical one in the queue goes
-    # first under any policy; 0: no limit. Empty: each policy's own ratio (20 for the learned one, none for others).
+    """Time limit of a learned decision up to 16,384 pairs of job and GPU; in proportion above."""
     wait_ratio: float | None = Field(default=None, ge=0, le=1e9)
-    # on: a policy that stops jobs may stop those whose users allow it (preemptible), to start others; off: none is ever
-    # stopped.
+    """Limit on waits: a job goes first once its wait exceeds this multiple of the sum of its own best duration, a
+    typical duration of the waiting jobs and the mean elapsed time of the running jobs
+    ([P6](guarantees.md#placement)); 0: no limit; empty: 20.
+    """
+    precedence: str = ""
+    """Which waiting jobs go before others, [whatever the policy](jobs.md#which-job-goes-first): weights and durations,
+    such as `fair_share=2,age=1,priority=1,half_life=7d,full_age=1d`; empty: the policy alone decides.
+    """
     preemption: Literal["off", "on"] = "off"
-    # A job is not stopped before its program has run so many seconds of cluster time since its last start.
+    """`on`: a policy that stops jobs may stop [those whose users allow it](jobs.md#jobs-that-can-be-stopped) to start
+    others; `off`: no job is ever stopped for another.
+    """
     preemption_min_run_s: float = Field(default=60.0, ge=0, le=31_536_000)
+    """Seconds of cluster time that a job's program has run since its last start before it may be stopped."""
     lease_s: float = Field(default=3.0, ge=0.5, le=60)
+    """How long the acting orchestrator's lease lasts without renewal."""
     max_attempts: int = Field(default=5, ge=1, le=1000)
-    # Without an answer from decompose in this time, declared runtimes and the speed table are used.
+    """Lost attempts after which a job fails; attempts lost to a restart of the cluster, or stopped for another job, are
+    not counted.
+    """
     prediction_timeout_s: float = Field(default=2.0, gt=0, le=60)
+    """How long to wait for decompose before declared runtimes are used instead."""
     decisions_kept: int = Field(default=10_000, ge=1, le=1_000_000)
-    # Decisions in the store, for ListDecisions, about: the oldest ones go. About 0.5 kB each. 0: none are stored.
+    """This process's latest decisions that can be explained with every GPU."""
     decisions_stored: int = Field(default=50_000, ge=0, le=10_000_000)
-    # The newest of these are stored with the best pairs, candidates and reasons of exclusion. About 5 kB each.
+    """About how many decisions are kept in Redis, for lists and after restarts; about 0.5 kB each; 0: none."""
     explanations_stored: int = Field(default=5_000, ge=0, le=1_000_000)
+    """About how many of the stored decisions are kept in full: the best pairs, 32 candidates, and the excluded GPUs by
+    reason; about 5 kB each.
+    """
+
+    @field_validator("precedence")
+    @classmethod
+    def _is_a_rule(cls, text: str) -> str:
+        try:
+            parse_precedence(text)
+        except InvalidInput as error:
+            raise ValueError(error.message.removeprefix("precedence: ")) from None
+        return text

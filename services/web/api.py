@@ -28,6 +28,7 @@ from adlro.records.decisions import Decision
 from adlro.records.jobs import Job, JobState
 from adlro.records.matrices import Telemetry, TelemetryBlock
 from adlro.records.payloads import LogStream
+from adlro.records.status import BUILT_IN
 from adlro.services.web import folders
 from adlro.services.web.decisions import differing_attempts
 from adlro.services.web.documents import (
@@ -43,7 +44,7 @@ from adlro.services.web.picture import Layout, Picture, readings_of
 from adlro.services.web.questions import LATEST_S, or_none, real, whole
 from adlro.services.web.sessions import Session
 from adlro.services.web.viewers import Viewer
-from adlro.services.web.views import VALUES, gpu_document, values_of
+from adlro.services.web.views import VALUES, beside, gpu_document, values_of
 
 _TIMEOUT_S: Final = 10.0
 # A person waits for the answer: a service that restarts is given a moment.
@@ -114,8 +115,10 @@ async def job_answer(client: AsyncClient, viewer: Viewer, picture: Picture, job_
     logs = capabilities.logs if viewer.sees_all else job.spec.payload is not None
     clock = None if described is None else described.clock
     return {
-        "job": job_document(job, nodes, may_cancel=viewer.may_cancel(job), has_logs=logs)
-        | {"place": picture.jobs.place(job)},
+        "job": job_document(
+            job, nodes, may_change=viewer.may_change(job), may_release=viewer.may_release(job), has_logs=logs
+        )
+        | beside(job, viewer, picture),
         "now_s": number(picture.time_s(time.time()) if clock is None else clock.time_s),
         "waiting": waiting,
         "prediction": None
@@ -319,6 +322,9 @@ async def policies_answer(client: AsyncClient, reports_dir: str) -> dict[str, An
             {
                 "name": each.name,
                 "description": each.description,
+                "advice": each.advice or None,
+                "source": each.source or None,
+                "shipped": each.source in ("", BUILT_IN),
                 "acting": each.acting,
                 "shadow": each.shadow,
                 "version": each.version or None,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 
+from adlro.records.dependencies import CONDITION_WORDS
 from adlro.records.jobs import JobSpec, JobType
 from adlro.records.payloads import Payload
 
 _DEFAULT_MEMORY_MIB_A_CORE = 4096
+_DEFAULTS = Payload()
 
 
 def command_line(spec: JobSpec) -> str:
@@ -28,6 +30,7 @@ def command_line(spec: JobSpec) -> str:
         words.append("--preemptible")
         words += ["--restart", f"{spec.preemptible.restart_s:g}"] if spec.preemptible.restart_s else []
         words += ["--lost", f"{spec.preemptible.lost_s:g}"] if spec.preemptible.lost_s else []
+        words += [] if spec.preemptible.grace_s is None else ["--preempt-grace", f"{spec.preemptible.grace_s:g}"]
     if spec.shareable:
         words.append("--shareable")
     if spec.payload is not None:
@@ -40,12 +43,18 @@ def _needs(spec: JobSpec) -> list[str]:
     words += ["--max-nodes", str(spec.max_node_count)] if spec.max_node_count else []
     for model in spec.gpu_models:
         words += ["--gpu-model", model]
+    words += ["--exclusive"] if spec.exclusive else []
+    words += ["--exclude", ",".join(spec.excluded_node_ids)] if spec.excluded_node_ids else []
+    words += ["--nodelist", ",".join(spec.node_ids)] if spec.node_ids else []
     words += ["--cores", str(spec.cpu_cores)] if spec.cpu_cores != 1 else []
     if spec.memory_mib != _DEFAULT_MEMORY_MIB_A_CORE * max(spec.cpu_cores, 1):
         words += ["--memory", f"{spec.memory_mib}MiB"]
     words += ["--gpu-memory", f"{spec.gpu_memory_mib}MiB"] if spec.gpu_memory_mib else []
     words += ["--time-limit", f"{spec.time_limit_s:g}"] if spec.time_limit_s is not None else []
     words += ["--begin", f"{spec.begin_time_s:g}"] if spec.begin_time_s is not None else []
+    for each in spec.after:
+        words += ["--after", f"{each.job_id}:{CONDITION_WORDS[each.condition]}"]
+    words += ["--hold"] if spec.held else []
     return words
 
 
@@ -63,4 +72,6 @@ def _program(payload: Payload) -> list[str]:
         words += ["--env", name]
     for name in payload.secret_names:
         words += ["--secret", name]
+    words += ["--stop-grace", f"{payload.stop_grace_s:g}"] if payload.stop_grace_s != _DEFAULTS.stop_grace_s else []
+    words += ["--log-limit", f"{payload.log_limit_mib}MiB"] if payload.log_limit_mib != _DEFAULTS.log_limit_mib else []
     return [*words, "--", *payload.argv] if payload.argv else words

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adlro.records.decisions import BaseChoice, Decision
+from adlro.records.dependencies import CONDITION_WORDS
+from adlro.records.job_requests import JobRequestKind
 from adlro.records.jobs import Job, JobAttempt, JobState, JobType, PendingReason
 from adlro.records.payloads import ExitStatus
 from adlro.records.predictions import RuntimePrediction
@@ -62,16 +64,22 @@ def job_row(job: Job) -> dict[str, Any]:
     }
 
 
-def job_document(job: Job, nodes: Mapping[str, str], *, may_cancel: bool, has_logs: bool) -> dict[str, Any]:
+def job_document(
+    job: Job, nodes: Mapping[str, str], *, may_change: bool, may_release: bool, has_logs: bool
+) -> dict[str, Any]:
     """A job with all that its page shows.
 
     Args:
         job: the job, as its viewer may see it.
         nodes: the node of each GPU.
-        may_cancel: whether the viewer may cancel it now.
+        may_change: whether the viewer may cancel and hold it, and submit it again.
+        may_release: whether he may release it.
         has_logs: whether its output can be read.
     """
     spec = job.spec
+    waits = job.state is JobState.PENDING
+    asked = {each.kind for each in job.requests}
+    holdable = waits and job.hold is None and job.pending_reason is not PendingReason.LAUNCHING
     return {
         **job_row(job),
         "message": job.message,
@@ -86,14 +94,33 @@ def job_document(job: Job, nodes: Mapping[str, str], *, may_cancel: bool, has_lo
         "gpu_memory_mib": spec.gpu_memory_mib,
         "time_limit_s": number(spec.time_limit_s),
         "begin_time_s": number(spec.begin_time_s),
+        "after": [{"id": each.job_id, "condition": CONDITION_WORDS[each.condition]} for each in spec.after],
+        "array": None
+        if spec.array is None
+        else {
+            "id": spec.array.array_id,
+            "index": spec.array.index,
+            "count": spec.array.count,
+            "max_running": spec.array.max_running_count or None,
+        },
+        "held_by": None if job.hold is None else job.hold.user or spec.user,
+        "held_by_operator": job.hold is not None and job.hold.by_operator,
+        "asked": [each.name.lower() for each in JobRequestKind if each in asked],
         "gpu_models": list(spec.gpu_models),
         "max_node_count": spec.max_node_count,
         "preemptible": spec.preemptible is not None,
         "shareable": spec.shareable,
+        "exclusive": spec.exclusive,
+        "only_on": list(spec.node_ids),
+        "not_on": list(spec.excluded_node_ids),
         "labels": dict(spec.labels),
         "remaining_ratio": number(job.remaining_ratio),
         "cancel_requested": job.cancel_requested,
-        "may_cancel": may_cancel and not job.state.final and not job.cancel_requested,
+        "may_change": may_change,
+        "may_cancel": may_change and not job.state.final and not job.cancel_requested,
+        "may_hold": may_change and holdable and not job.cancel_requested,
+        "may_release": may_release and waits and job.hold is not None and not job.cancel_requested,
+        "may_requeue": may_change and job.state.final,
         "has_logs": has_logs and bool(job.attempts),
         "command_line": command_line(spec),
         "attempts": [_attempt(each, nodes) for each in job.attempts],

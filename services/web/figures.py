@@ -96,10 +96,17 @@ def _numbers_of_table(picture: Picture, viewer: Viewer) -> dict[str, Any]:
 
 def _numbers_of_status(status: OrchestratorStatus) -> dict[str, Any]:
     by_reason = {reason.name.lower(): count for reason, count in status.waiting_by_reason.items() if count}
-    if status.waiting_for_begin_time_count:
-        by_reason["begin_time"] = by_reason.get("begin_time", 0) + status.waiting_for_begin_time_count
+    # Of these nobody waits in the queue itself.
+    before_it = {
+        "begin_time": status.waiting_for_begin_time_count,
+        "held": status.held_count,
+        "dependency": status.dependent_count,
+    }
+    for reason, count in before_it.items():
+        if count:
+            by_reason[reason] = by_reason.get(reason, 0) + count
     return {
-        "queue_length": status.queue_length + status.waiting_for_begin_time_count,
+        "queue_length": status.queue_length + sum(before_it.values()),
         "queue_by_reason": by_reason,
         "queue_by_type": {kind.name.lower(): count for kind, count in status.waiting_by_job_type.items() if count},
         "queue_by_user": {each.user: each.count for each in status.waiting_by_user},

@@ -131,6 +131,16 @@ class JobTable:
         place = 0 if slot is None else int(self._places()[slot])
         return place or None
 
+    def array_states(self, array_id: str) -> Mapping[str, int]:
+        """Numbers of an array's jobs by state, of those that are known here."""
+        self._refresh_cache()
+        key = ("array", array_id)
+        if key not in self._cache:
+            of = (self._columns["array"] == int(array_id.rpartition("-")[2])) & (self._columns["state"] != _GONE)
+            self._cache[key] = self._named("state", of, JobState)
+        found: Mapping[str, int] = self._cache[key]
+        return found
+
     def window(self, chosen: QueueFilter, sort: Sort, first: int, count: int, user: str | None) -> Window:
         """Some rows of the jobs that match a filter.
 
@@ -243,12 +253,15 @@ class JobTable:
         if key not in self._cache:
             columns = self._columns
             mask = self._of(user)
-            states = chosen.states or (JobState.PENDING, JobState.RUNNING)
+            # Of an array one wants to see how far it is.
+            states = chosen.states or (tuple(JobState) if chosen.arrays else (JobState.PENDING, JobState.RUNNING))
             mask &= np.isin(columns["state"], list(states))
             if chosen.reasons:
                 mask &= np.isin(columns["reason"], list(chosen.reasons))
             if chosen.types:
                 mask &= np.isin(columns["type"], list(chosen.types))
+            if chosen.arrays:
+                mask &= np.isin(columns["array"], list(chosen.arrays))
             if chosen.users:
                 mask &= np.isin(columns["user"], [self._users.get(each, -1) for each in chosen.users])
             slots = np.flatnonzero(mask)
@@ -337,6 +350,7 @@ class JobTable:
         columns["user"][slot] = self._users.setdefault(spec.user, len(self._users))
         columns["priority"][slot] = spec.priority
         columns["gpu_count"][slot] = spec.gpu_count
+        columns["array"][slot] = 0 if spec.array is None else int(spec.array.array_id.rpartition("-")[2] or 0)
         for name, value in (("submit", job.submit_s), ("start", job.start_s), ("end", job.end_s)):
             columns[name][slot] = np.nan if value is None else value
 
@@ -383,7 +397,7 @@ class JobTable:
 
 
 def _columns(count: int) -> dict[str, NDArray[Any]]:
-    whole = {name: np.zeros(count, np.int64) for name in ("number", "user", "gpu_count")}
+    whole = {name: np.zeros(count, np.int64) for name in ("number", "user", "gpu_count", "array")}
     small = {name: np.zeros(count, np.int64) for name in ("state", "reason", "type")}
     times = {name: np.full(count, np.nan) for name in ("submit", "start", "end")}
     return {**whole, **small, **times, "priority": np.zeros(count)}

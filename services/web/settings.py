@@ -13,34 +13,47 @@ DEFAULT_PORT = 7705
 
 
 class WebSettings(ServiceSettings):
-    """The settings of web; those of a store and of gRPC, which it shares with all services, have no effect here."""
+    """The settings of the live page.
+
+    The settings of the store and of gRPC, which web shares with all services, have no effect here.
+    """
 
     service_name: ClassVar[str] = "web"
 
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
-    # The services that it reads: `host:port`.
+    """Address of the page, `host:port`."""
     ingest_address: str = "127.0.0.1:7701"
+    """Address of ingest."""
     decompose_address: str = "127.0.0.1:7702"
+    """Address of decompose."""
     orchestrator_address: str = "127.0.0.1:7703"
+    """Address of the orchestrator."""
     cluster_address: str = "127.0.0.1:7704"
-    # Names under which browsers reach the page, separated by commas, beside this machine's loopback and the address it
-    # listens on. A request for any other name is refused: it may be another page's.
+    """Address of the cluster's service."""
     hosts: str = ""
-    # Folders of trainings (curve.jsonl, settings.json) and of evaluations (JSON, HTML). Empty: without their screens.
+    """Names under which browsers reach the page, separated by commas, beside this machine's loopback and the address it
+    listens on; a request for another name is refused.
+    """
     runs_dir: str = ""
+    """Folder of trainings, for the page's learning screen; empty: no such screen."""
     reports_dir: str = ""
-    # Grafana's address for links from a GPU; empty: none.
+    """Folder of evaluations, for the page's reports, and of comparisons (`adlro compare -o json`), for its policies;
+    empty: none.
+    """
     grafana_url: str = Field(default="", pattern=r"^$|^https?://[^\s\"'<>]+$")
-    # On a full machine the page's process gives way to the services, as `nice` does; 0: it does not.
+    """Grafana's address, for links from a GPU; empty: none."""
     niceness: int = Field(default=10, ge=0, le=19)
+    """On a full machine the page's process gives way to the services, as `nice` does; 0: it does not."""
     max_sockets: int = Field(default=200, ge=1, le=10_000)
-    # Of one user, over all of his logins; where nobody logs in, without effect.
+    """Open pages of all users together."""
     max_sockets_per_user: int = Field(default=10, ge=1, le=1000)
-    # A login ends after so long without a request, and after so long in any case.
+    """Open pages of one user, where people log in."""
     session_idle_s: float = Field(default=3600.0, ge=1, le=604_800)
+    """A login ends after so long without a request."""
     session_limit_s: float = Field(default=43_200.0, ge=1, le=604_800)
-    # The streams of the services stay open so long after the last page was closed.
+    """A login ends after so long in any case."""
     streams_idle_s: float = Field(default=60.0, ge=0, le=86_400)
+    """The page reads the services for so long after the last page was closed."""
 
     @field_validator("ingest_address", "decompose_address", "orchestrator_address", "cluster_address")
     @classmethod

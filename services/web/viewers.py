@@ -12,8 +12,8 @@ from typing import Final
 from adlro.kit.identity import Caller, Role
 from adlro.records.jobs import Job
 
-SUBMITTERS_ACTIONS: Final = ("submit", "cancel")
-OPERATORS_ACTIONS: Final = ("submit", "cancel", "drain", "undrain", "policy", "shadow", "clock")
+SUBMITTERS_ACTIONS: Final = ("submit", "cancel", "hold", "release", "requeue")
+OPERATORS_ACTIONS: Final = (*SUBMITTERS_ACTIONS, "drain", "undrain", "policy", "shadow", "clock")
 # Topics that only those see who may read everything.
 _READERS_TOPICS: Final = frozenset({"decisions", "gpu"})
 _READERS_SCREENS: Final = ("decisions", "policies", "learning", "reports")
@@ -68,9 +68,14 @@ class Viewer:
         """Whether he may see a job."""
         return self.sees_all or job.spec.user == self.user
 
-    def may_cancel(self, job: Job) -> bool:
-        """Whether he may cancel a job."""
+    def may_change(self, job: Job) -> bool:
+        """Whether he may cancel and hold a job, and submit it again."""
         return self.acts_for_all or (self.submits and job.spec.user == self.user)
+
+    def may_release(self, job: Job) -> bool:
+        """Whether he may release a job: what an operator holds, only an operator releases."""
+        by_operator = job.hold is not None and job.hold.by_operator
+        return self.acts_for_all or (self.may_change(job) and not by_operator)
 
     def scope(self, topic: str) -> tuple[str, ...]:
         """What distinguishes his view of a topic from others': those of one scope get the same bytes."""

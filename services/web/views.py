@@ -11,6 +11,8 @@ import numpy as np
 
 from adlro.errors import AdlroError, NotFound, PermissionDenied
 from adlro.records.decisions import Decision
+from adlro.records.dependencies import CONDITION_WORDS
+from adlro.records.jobs import Job
 from adlro.records.telemetry import Metric
 from adlro.services.web.documents import decision_row, job_document, number
 from adlro.services.web.figures import head
@@ -227,9 +229,34 @@ def _job(topic: Topic, viewer: Viewer, picture: Picture) -> dict[str, Any] | Non
     return job_document(
         job,
         picture.layout.node_of,
-        may_cancel=viewer.may_cancel(job),
+        may_change=viewer.may_change(job),
+        may_release=viewer.may_release(job),
         has_logs=picture.capabilities.logs,
-    ) | {"place": picture.jobs.place(job)}
+    ) | beside(job, viewer, picture)
+
+
+def beside(job: Job, viewer: Viewer, picture: Picture) -> dict[str, Any]:
+    """What the table of jobs adds to a job's document: its place, its array's progress, and what it waits for.
+
+    Jobs that ended long ago are not in the table: nothing is said of their state.
+    """
+    jobs, array = picture.jobs, job.spec.array
+    after: list[dict[str, Any]] = []
+    for each in job.spec.after:
+        waits: dict[str, Any] = {"id": each.job_id, "condition": CONDITION_WORDS[each.condition]}
+        if each.job_id.startswith("array-"):
+            first = jobs.get(each.job_id.replace("array-", "job-", 1))
+            states = jobs.array_states(each.job_id) if first is not None and viewer.sees(first) else {}
+            after.append(waits | {"states": states})
+        else:
+            other = jobs.get(each.job_id)
+            known = other is not None and viewer.sees(other)
+            after.append(waits | {"state": other.state.name.lower() if other is not None and known else None})
+    return {
+        "place": jobs.place(job),
+        "after": after,
+        "array_states": None if array is None else jobs.array_states(array.array_id),
+    }
 
 
 def _queue(topic: Topic, viewer: Viewer, picture: Picture) -> dict[str, Any] | None:

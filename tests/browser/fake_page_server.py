@@ -237,7 +237,10 @@ class FakePageServer:
             status, text = self.failing[name]
             return JSONResponse({"error": text, "field": self.blamed.get(name, "")}, status)
         self.actions.append((name, content))
-        return JSONResponse({"job_id": "job-9001"} if name == "submit" else {})
+        if name in ("submit", "requeue"):
+            array = {"array_id": "array-9001"} if "array" in content else {}
+            return JSONResponse({"job_id": "job-9001"} | array)
+        return JSONResponse({})
 
     async def _api(self, request: Request) -> Response:
         path = request.path_params["path"]

@@ -94,7 +94,7 @@ class Cluster:
             "roles": ["operator"],
             "users_known": users_known,
             "screens": list(SCREENS),
-            "actions": ["submit", "cancel", "drain", "policy", "clock"],
+            "actions": ["submit", "cancel", "hold", "release", "requeue", "drain", "policy", "clock"],
             "clock": "virtual",
             "grafana_url": "",
         }
@@ -170,7 +170,7 @@ class Cluster:
         for word in values.get("filter", "").split():
             name, colon, wanted = word.partition(":")
             if colon:
-                rows = [each for each in rows if each[name] == wanted]
+                rows = [each for each in rows if each.get(name) == wanted]
             else:
                 rows = [each for each in rows if word.lower() in each["id"] + each["name"].lower()]
         sort = values.get("sort", "place")
@@ -209,6 +209,14 @@ class Cluster:
             "labels": {"team": HOSTILE},
             "has_logs": runs,
             "may_cancel": True,
+            "may_change": True,
+            "may_hold": not runs,
+            "may_release": False,
+            "may_requeue": False,
+            "asked": [],
+            "after": [],
+            "array": None,
+            "held_by": None,
             "command_line": "adlro submit --type ml --gpus 1 --cores 8 --gpu-memory 15000",
             "attempts": [started | {"start_s": self.now_s - 300}] if runs else [],
         }
@@ -480,6 +488,9 @@ class Cluster:
             {
                 "name": "dqn",
                 "description": "The learned policy: the network's values of pairs.",
+                "advice": "For most clusters: the least mean completion time of jobs of one GPU.",
+                "source": "ADLRO",
+                "shipped": True,
                 "acting": True,
                 "shadow": False,
                 "version": "770b",
@@ -488,6 +499,9 @@ class Cluster:
             {
                 "name": "hold_greedy_fixed",
                 "description": "The fastest GPU, or hold.",
+                "advice": "A plain rule that is nearly as good, without a network.",
+                "source": "ADLRO",
+                "shipped": True,
                 "acting": False,
                 "shadow": True,
                 "version": "",
@@ -496,10 +510,35 @@ class Cluster:
             {
                 "name": "fcfs",
                 "description": "First come, first served.",
+                "advice": "Where the order of submission is all that counts.",
+                "source": "ADLRO",
+                "shipped": True,
                 "acting": False,
                 "shadow": False,
                 "version": "",
                 "problem": "",
+            },
+            {
+                "name": "shortest",
+                "description": "The shortest job on the first GPU.",
+                "advice": "For a class on scheduling.",
+                "source": "/home/ada/policies/mine.py:Shortest",
+                "shipped": False,
+                "acting": False,
+                "shadow": False,
+                "version": "5d41402abc4b",
+                "problem": "",
+            },
+            {
+                "name": "fair",
+                "description": "Users in turn.",
+                "advice": "",
+                "source": f"package: fair (fairness 1.2 {HOSTILE})",
+                "shipped": False,
+                "acting": False,
+                "shadow": False,
+                "version": "",
+                "problem": "its module can't be loaded",
             },
         ]
         return {

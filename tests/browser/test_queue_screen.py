@@ -206,3 +206,28 @@ def test_the_count_of_jobs_is_not_read_out_at_each_change(
     page.locator(".panel.queue .tools .num").get_by_text("of 40").wait_for()
     page.wait_for_timeout(100)
     assert told.inner_text() == before
+
+
+def test_an_array_is_a_queue_of_its_own(watched: Callable[..., Watched]) -> None:
+    cluster = Cluster()
+    for job in cluster.jobs[20:23]:
+        job["array"] = "array-21"
+    with fake_page_server(cluster) as server:
+        page = watched(server.url).open("/queue?array=array-21")
+        page.locator(".badge", has_text="array-21").wait_for()
+        page.get_by_text("3 jobs", exact=True).wait_for()
+        assert page.get_by_label("State").locator("option").first.inner_text() == "any"
+        page.get_by_role("button", name="Clear").click()
+        page.wait_for_url("**/queue")
+        page.get_by_text("140 jobs", exact=True).wait_for()
+
+
+def test_one_click_shows_ones_own_jobs(server: FakePageServer, watched: Callable[..., Watched]) -> None:
+    page = watched(server.url).open("/queue")
+    mine = page.get_by_role("button", name="Mine")
+    mine.click()
+    page.wait_for_url("**/queue?user=ada")
+    page.locator("tbody tr:not([aria-hidden])").filter(has_text="bob").first.wait_for(state="detached")
+    assert mine.get_attribute("aria-pressed") == "true"
+    mine.click()
+    page.wait_for_url("**/queue")

@@ -108,6 +108,49 @@ def test_a_job_of_the_form_is_in_the_suite_and_can_be_cancelled(
         assert client.get(job_id).state.name == "CANCELLED"
 
 
+def test_a_held_job_and_an_array_after_it_are_submitted_held_and_released(
+    suite: RunningSuite, watched: Callable[..., Watched]
+) -> None:
+    tab = watched(address(suite))
+    page = tab.open("/submit")
+    page.get_by_role("textbox", name="Begin").fill("now+2s")
+    page.get_by_label("it is held").check()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/jobs/job-*")
+    job_id = page.url.rsplit("/", 1)[1]
+    page.locator(".title").get_by_text("held", exact=True).wait_for()
+    page.get_by_role("listitem").filter(has_text="its release: held by").wait_for()
+
+    tab.open("/submit")
+    page.get_by_role("textbox", name="After", exact=True).fill(f"{job_id}:any")
+    page.get_by_role("textbox", name="Array").fill("0-5%2")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/queue?array=array-*")
+    page.get_by_text("6 jobs", exact=True).wait_for()
+    page.locator("tbody a").first.click()
+    page.wait_for_url("**/jobs/job-*")
+    part = page.get_by_role("region", name="Its array")
+    part.get_by_text("6 jobs, at most 2 at once").wait_for()
+    waits = page.get_by_role("region", name="Why it waits").get_by_role("listitem")
+    waits.filter(has_text=f"{job_id} must end").wait_for()
+    page.get_by_role("button", name="Hold", exact=True).click()
+    page.get_by_role("button", name="Release", exact=True).click()
+    page.get_by_role("button", name="Hold", exact=True).wait_for()
+    assert violations(page) == []
+    part.get_by_role("button", name="Cancel array").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel array").click()
+    part.get_by_role("listitem").filter(has_text="cancelled 6").wait_for()
+    page.get_by_role("button", name="Submit again").wait_for()
+
+    waits.first.wait_for(state="detached")
+    page.get_by_role("link", name=job_id, exact=True).click()
+    page.get_by_role("button", name="Release", exact=True).click()
+    page.locator(".title").get_by_text("held", exact=True).wait_for(state="detached")
+    page.get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
+    page.locator(".title .job-cancelled").wait_for(timeout=60_000)
+
+
 @pytest.mark.parametrize("name", ["ingest", "decompose", "orchestrator", "simcluster", "web", "valkey"])
 def test_a_part_that_is_killed_is_told_and_the_page_recovers_by_itself(
     name: str, suite: RunningSuite, watched: Callable[..., Watched], record_property: Callable[[str, object], None]

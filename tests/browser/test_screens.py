@@ -130,6 +130,27 @@ def test_a_policy_is_set_only_after_its_name_was_typed(server: FakePageServer, w
     assert server.actions == [("policy", {"policy": "fcfs"})]
 
 
+def test_a_policy_says_what_it_is_for_and_where_it_comes_from(
+    server: FakePageServer, watched: Callable[..., Watched]
+) -> None:
+    page = watched(server.url).open("/policies")
+
+    def told(name: str) -> list[str]:
+        item = page.locator(".policies li", has=page.get_by_role("heading", name=name, exact=True))
+        return [" ".join(each.split()) for each in item.get_by_role("paragraph").all_inner_texts()]
+
+    assert told("dqn") == [
+        "For most clusters: the least mean completion time of jobs of one GPU.",
+        "The learned policy: the network's values of pairs.",
+        "shipped with ADLRO, checkpoint 770b",
+    ]
+    assert told("shortest")[2] == "own file: /home/ada/policies/mine.py:Shortest, version 5d41402abc4b"
+    # Without advice it says what it does; names of packages are somebody else's text.
+    assert told("fair")[0] == "Users in turn."
+    assert told("fair")[1].startswith("entry point of a package: fair (fairness 1.2 <img")
+    assert "⟨U+202E⟩" in told("fair")[1]
+
+
 def test_the_form_submits_what_its_command_line_says(server: FakePageServer, watched: Callable[..., Watched]) -> None:
     page = watched(server.url).open("/submit")
     page.get_by_label("Name").fill('it\'s "mine"')
@@ -143,6 +164,9 @@ def test_the_form_submits_what_its_command_line_says(server: FakePageServer, wat
     page.get_by_label("Time limit").fill("1h30m")
     page.get_by_label("t4", exact=True).check()
     page.get_by_label("it may be stopped").check()
+    page.get_by_label("Not on nodes").fill("v100-1, v100-2")
+    page.get_by_label("Only on nodes").fill("t4-0")
+    page.get_by_label("no other job runs on its nodes").check()
     page.get_by_label("Command", exact=True).fill("python train.py --note 'a b'")
 
     line = page.get_by_role("group", name="Command line").inner_text()
@@ -151,7 +175,8 @@ def test_the_form_submits_what_its_command_line_says(server: FakePageServer, wat
 
     assert shlex.split(line) == [
         *("adlro", "submit", "--type", "machine_learning", "--name", 'it\'s "mine"', "--gpus", "2"),
-        *("--gpu-model", "t4", "--cores", "8", "--gpu-memory", "15000MiB", "--time-limit", "5400", "--preemptible"),
+        *("--gpu-model", "t4", "--exclusive", "--exclude", "v100-1,v100-2", "--nodelist", "t4-0"),
+        *("--cores", "8", "--gpu-memory", "15000MiB", "--time-limit", "5400", "--preemptible"),
         *("--", "python", "train.py", "--note", "a b"),
     ]
     [(name, content)] = server.actions
@@ -159,8 +184,11 @@ def test_the_form_submits_what_its_command_line_says(server: FakePageServer, wat
     assert content["job"] | {"expected_runtime": None} == {
         "name": "it's \"mine\"", "job_type": "machine_learning", "application": "", "priority": 0.5, "gpu_count": 2,
         "gpu_models": ["t4"], "max_node_count": 0, "cpu_cores": 8, "memory_mib": 0, "gpu_memory_mib": 15_000,
-        "time_limit_s": 5_400, "expected_runtime": None, "preemptible": {"restart_s": 0, "lost_s": 0},
-        "shareable": False, "argv": ["python", "train.py", "--note", "a b"], "image": "",
+        "time_limit_s": 5_400, "expected_runtime": None,
+        "preemptible": {"restart_s": 0, "lost_s": 0, "grace_s": None}, "shareable": False,
+        "argv": ["python", "train.py", "--note", "a b"], "image": "", "workdir": "", "stop_grace_s": None,
+        "log_limit_mib": 0, "labels": {}, "after": [], "held": False, "exclusive": True,
+        "excluded_node_ids": ["v100-1", "v100-2"], "node_ids": ["t4-0"],
     }  # fmt: skip
 
 

@@ -174,6 +174,15 @@ BAD_JOBS: dict[str, tuple[dict[str, Any], str, str]] = {
     "accepted model unknown": ({"gpu_models": ["v1000"]}, "job.gpu_models[0]", "v100_sxm2"),
     "accepted model not there": ({"gpu_models": ["t4"]}, "job.gpu_models", "v100_sxm2"),
     "accepted model twice": ({"gpu_models": ["t4", "t4"]}, "job.gpu_models", "unique"),
+    "node unknown": ({"node_ids": ["volta-0", "nowhere"]}, "job.node_ids[1]", "adlro nodes"),
+    "excluded node unknown": ({"excluded_node_ids": ["nowhere"]}, "job.excluded_node_ids[0]", "adlro nodes"),
+    "excludes what it names": (
+        {"node_ids": ["volta-0"], "excluded_node_ids": ["volta-0"]},
+        "job.excluded_node_ids",
+        "excluded ones too",
+    ),
+    "node twice": ({"node_ids": ["volta-0", "volta-0"]}, "job.node_ids", "unique"),
+    "exclusive and shared": ({"exclusive": True, "shareable": True}, "job.exclusive", "leave out"),
     "shares several GPUs": ({"gpu_count": 2, "shareable": True}, "job.shareable", "ask for one GPU"),
     "restart negative": (
         {"preemptible": job_pb2.Preemptible(restart_s=-1)},

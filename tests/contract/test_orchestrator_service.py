@@ -16,6 +16,8 @@ from adlro.kit.channel import open_channel
 from adlro.kit.redis import connect
 from adlro.kit.status import from_rpc_error
 from adlro.kit.testing import serve, spawn_service
+from adlro.records.dependencies import JobDependency
+from adlro.records.job_requests import JobRequest, JobRequestKind
 from adlro.records.jobs import (
     ExpectedRuntime,
     Job,
@@ -185,9 +187,8 @@ async def test_the_status_tells_what_waits_what_gpus_do_and_how_far_it_is_behind
 
     async def counted() -> bool:
         now = await house.call("GetStatus", pb.GetStatusRequest())
-        return (now.running_count, now.queue_length, now.event_lag.unapplied_count) == (16, 32, 0) and any(
-            each.reason == PendingReason.RESOURCES for each in now.waiting_by_reason
-        )
+        moved = (now.running_count, now.launching_count, now.queue_length, now.event_lag.unapplied_count)
+        return moved == (16, 0, 32, 0) and any(each.reason == PendingReason.RESOURCES for each in now.waiting_by_reason)
 
     await house.until(counted)
     status = await house.call("GetStatus", pb.GetStatusRequest())
@@ -559,3 +560,102 @@ async def test_many_who_ask_at_once_share_a_forecast(house: House) -> None:
     answers = [each.explanation.expected_start for each in await asyncio.gather(*asked)]
     assert len({start.made_s for start in answers}) == 1
     assert len({(start.low_s, start.high_s) for start in answers}) <= 2 * len(jobs)
+
+
+# --- What keeps jobs from their start -------------------------------------------------------------------------------
+
+
+async def test_a_quota_keeps_jobs_waiting_and_lets_them_go(house):
+    await house.until_acting()
+    assert not (await house.call("SetQuota", pb.SetQuotaRequest(user="ann", gpu_count=1))).HasField(
+        "previous_gpu_count"
+    )
+    jobs = [await house.submit(1000.0) for _ in range(2)]
+    bobs = await house.submit(1000.0, user="bob")
+    await house.until_state(bobs.job_id, JobState.RUNNING)
+
+    async def told() -> bool:
+        return (await house.store.get(jobs[1].job_id)).pending_reason is PendingReason.QUOTA
+
+    await house.until(told)
+    assert (await house.store.get(jobs[0].job_id)).state is JobState.RUNNING
+    (quota,) = (await house.call("ListQuotas", pb.ListQuotasRequest())).quotas
+    assert (quota.user, quota.gpu_count, quota.held_gpu_count) == ("ann", 1, 1)
+    answer = await house.call("SetQuota", pb.SetQuotaRequest(user="ann"))
+    assert answer.previous_gpu_count == 1
+    await house.until_state(jobs[1].job_id, JobState.RUNNING)
+    assert not (await house.call("ListQuotas", pb.ListQuotasRequest())).quotas
+
+
+@pytest.mark.parametrize("user", ["", "a b", "**", "a*"])
+async def test_a_quota_is_a_users_or_everyones(house, user):
+    with pytest.raises(InvalidInput) as caught:
+        await house.call("SetQuota", pb.SetQuotaRequest(user=user, gpu_count=1))
+    assert caught.value.field == "user"
+
+
+async def test_shares_are_set_listed_and_forgotten(house):
+    await house.until_acting()
+    answer = await house.call("SetFairShare", pb.SetFairShareRequest(account="ann", shares=2.5))
+    assert answer.fair_share == pb.FairShare(account="ann", shares=2.5)
+    answer = await house.call("SetFairShare", pb.SetFairShareRequest(account="ann", group="vision"))
+    assert answer.fair_share == pb.FairShare(account="ann", shares=2.5, group="vision")
+    await house.call("SetFairShare", pb.SetFairShareRequest(account="@vision", shares=3))
+    listed = (await house.call("ListFairShares", pb.ListFairSharesRequest())).fair_shares
+    assert list(listed) == [
+        pb.FairShare(account="@vision", shares=3.0),
+        pb.FairShare(account="ann", shares=2.5, group="vision"),
+    ]
+    await house.call("SetFairShare", pb.SetFairShareRequest(account="@vision", remove=True))
+    answer = await house.call("SetFairShare", pb.SetFairShareRequest(account="ann", group=""))
+    assert answer.fair_share.group == ""
+    await house.call("SetFairShare", pb.SetFairShareRequest(account="ann", shares=1))
+    assert not (await house.call("ListFairShares", pb.ListFairSharesRequest())).fair_shares, "as if nothing were set"
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (pb.SetFairShareRequest(account="", shares=1), "account"),
+        (pb.SetFairShareRequest(account="@", shares=1), "account"),
+        (pb.SetFairShareRequest(account="a b", shares=1), "account"),
+        (pb.SetFairShareRequest(account="ann", shares=0), "shares"),
+        (pb.SetFairShareRequest(account="ann", shares=float("nan")), "shares"),
+        (pb.SetFairShareRequest(account="ann", group="@vision"), "group"),
+        (pb.SetFairShareRequest(account="@vision", group="more"), "group"),
+        (pb.SetFairShareRequest(account="ann"), "remove"),
+        (pb.SetFairShareRequest(account="ann", shares=1, remove=True), "remove"),
+    ],
+)
+async def test_what_is_no_share_is_refused(house, request_, field):
+    await house.until_acting()
+    with pytest.raises(InvalidInput) as caught:
+        await house.call("SetFairShare", request_)
+    assert caught.value.field == field
+
+
+async def test_held_and_dependent_jobs_are_counted_and_explained(house):
+    await house.until_acting()
+    held = await house.submit(held=True)
+    after = await house.submit(after=(JobDependency(held.job_id),))
+
+    async def counted() -> bool:
+        status = await house.call("GetStatus", pb.GetStatusRequest())
+        return (status.held_count, status.dependent_count, status.queue_length) == (1, 1, 0)
+
+    await house.until(counted)
+    for job, words in ((held, "held"), (after, f"waits for the end of {held.job_id}")):
+        told = (await house.call("ExplainWaiting", pb.ExplainWaitingRequest(job_id=job.job_id))).explanation
+        assert words in told.sentence
+        assert told.no_expected_start
+        assert (await house.call("ExplainDecision", pb.ExplainDecisionRequest(job_id=job.job_id))).decision.summary
+    await house.store.request(JobRequest(JobRequestKind.RELEASE), [held.job_id])
+    await house.until_state(held.job_id, JobState.RUNNING)
+    await house.run_clock()
+    await house.until_state(after.job_id, JobState.SUCCEEDED)
+
+
+async def test_everybody_may_read_the_clusters_clock(house):
+    await house.until_acting()
+    capacity = await house.call("GetClusterCapacity", pb.GetClusterCapacityRequest())
+    assert capacity.HasField("clock")

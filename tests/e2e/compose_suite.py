@@ -25,7 +25,7 @@ import pytest
 from docker.errors import DockerException, ImageNotFound
 from docker.models.containers import Container
 
-from adlro.cli.suite import port_is_free
+from adlro.cli.ports import port_is_free
 from adlro.client import ServiceName
 from adlro.kit.testing import ROOT
 from tests.e2e.running_suite import wait_until

@@ -18,7 +18,7 @@ from tests.e2e.running_suite import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.compose, pytest.mark.timeout(900)]  # the first one builds the images
 
-OWN_KEYS = ("ingest", "decompose", "orchestrator", "simcluster", "web")
+OWN_KEYS = ("ingest", "decompose", "orchestrator", "simcluster", "web", "notify")
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from tests.e2e.running_suite import RunningSuite, start_suite
-from tests.e2e.stops import ALLOWED, check_as_simulated, drawn, replayed
+from tests.e2e.stops import ALLOWED, CLUSTER, check_as_simulated, drawn, replayed
+from tests.picky_jobs import picky
 from tests.policies import made
 
 pytestmark = pytest.mark.slow
@@ -40,3 +42,11 @@ async def test_every_attempt_starts_and_ends_when_and_where_the_simulator_says(
     jobs, decides = drawn(*drawn_from), made(policy)
     result = await replayed(stopping_suite.server, jobs, policy)
     assert (check_as_simulated(result, jobs, decides) > 0) == decides.preempts
+
+
+@pytest.mark.parametrize("policy", ["srtf", "las_preemptive"])
+async def test_so_do_exclusive_jobs_and_jobs_that_choose_nodes(stopping_suite: RunningSuite, policy: str) -> None:
+    jobs, decides = picky(drawn("preemptive", 0.8, 64, 24), CLUSTER, np.random.default_rng(24)), made(policy)
+    result = await replayed(stopping_suite.server, jobs, policy)
+    assert check_as_simulated(result, jobs, decides) > 0
+    assert any(job.spec.exclusive and len(job.attempts) > 1 for job in result.jobs), "an exclusive job was stopped"

@@ -300,7 +300,7 @@ def test_programs_and_tokens_outlive_the_suite(tmp_path: Path) -> None:
         with pytest.raises(Unauthenticated), Client(second.server, credentials=Credentials(), patience_s=60.0) as none:
             next(none.list())
         assert is_alive(program)
-        cancelled = second.own("cancel", "--all")
+        cancelled = second.own("cancel", "--all", "--yes")
         assert cancelled.returncode == 0, cancelled.stderr
         with second.client() as client:
             client.wait([job.job_id], timeout_s=60.0)

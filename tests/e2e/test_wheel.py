@@ -19,6 +19,7 @@ from tests.e2e.running_suite import start_suite
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CLIENT = {
+    "cloudpickle",
     "googleapis-common-protos",
     "grpcio",
     "grpcio-health-checking",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from adlro.cli.suite import free_base_port
+from adlro.cli.ports import free_base_port
 from adlro.client import AsyncClient
 from adlro.client.endpoints import Endpoints
 from adlro.kit.testing import SpawnedService

@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adlro.cli.suite import free_base_port
+from adlro.cli.ports import free_base_port
 from adlro.client import AsyncClient
 from adlro.client.endpoints import Endpoints
 from adlro.kit.channel import open_channel

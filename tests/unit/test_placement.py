@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -153,3 +154,16 @@ def test_the_fewest_nodes_take_the_largest_first() -> None:
 def test_a_placement_is_told_by_its_gpus() -> None:
     assert str(Placement.on("n/1", "m/0")) == "n/1, m/0"
     assert str(Placement((GpuShare("n/1", 0.25), GpuShare("m/0")))) == "0.25 of n/1, m/0"
+
+
+def test_an_exclusive_job_is_on_nodes_without_others_and_keeps_them_off(free: Free) -> None:
+    alone, before = replace(spec(), exclusive=True), copy.deepcopy(free)
+    both, one, other = Placement.on("volta-0/0", "turing-0/0"), Placement.on("volta-0/1"), Placement.on("turing-0/1")
+    both.take(free, alone)
+    for claim in (spec(), alone):
+        assert one.fits(free, claim) == Shortage(Resource.WHOLE_NODE, "volta-0", 0, 1)
+    both.give_back(free, alone)
+    assert free == before
+    other.take(free, spec())
+    assert both.fits(free, alone) == Shortage(Resource.WHOLE_NODE, "turing-0", 0, 1)
+    assert Placement.on("volta-0/0").fits(free, alone) is None

@@ -53,6 +53,9 @@ QUESTIONS = {
 ACTIONS = {
     "submit": ({"job": {"job_type": "simulation"}}, roles_of("SubmitJob")),
     "cancel": ({"job_id": "job-1"}, roles_of("CancelJob")),
+    "hold": ({"job_id": "job-1"}, roles_of("HoldJobs")),
+    "release": ({"job_id": "job-1"}, roles_of("ReleaseJobs")),
+    "requeue": ({"job_id": "job-1"}, roles_of("SubmitJob")),
     "drain": ({"node_id": "volta-0"}, roles_of("DrainNode")),
     "undrain": ({"node_id": "volta-0"}, roles_of("UndrainNode")),
     "policy": ({"policy": "fcfs"}, roles_of("SetPolicy")),
@@ -126,8 +129,11 @@ async def test_each_action_is_done_for_those_whom_the_services_let(world, user):
         answer = await browser.post(f"/api/actions/{name}", body)
         if not may(user, roles):
             assert answer.status == 403, name
-        elif name == "cancel" and user in ("bob", "both"):
+        elif name in ("cancel", "hold", "release") and user in ("bob", "both"):
             assert answer.status in (403, 404), name
+        elif name == "requeue" and user in ("bob", "both"):
+            # A reader may know that it has not ended.
+            assert answer.status == (404 if user == "bob" else 409)
         else:
             assert answer.status in (200, 400, 409, 503), (name, answer.body)
     me = (await browser.get("/api/me")).json
@@ -271,6 +277,26 @@ async def test_a_job_is_submitted_in_the_users_own_name_and_cancelled(world):
     assert (await ann.get(f"/api/jobs/{job_id}")).json["job"]["cancel_requested"]
 
 
+async def test_a_job_is_held_and_an_array_waits_for_it(world):
+    ann = await world.logged_in("ann")
+    assert (await ann.post("/api/actions/hold", {"job_id": "job-1"})).json == {"job_count": 1}
+    # Without an orchestrator here it is asked for, and not done yet.
+    assert (await ann.get("/api/jobs/job-1")).json["job"]["asked"] == ["hold"]
+    wanted = {"job": {"job_type": "simulation", "held": True, "after": ["1:any"]}, "array": "0-2%2"}
+    made = (await ann.post("/api/actions/submit", wanted)).json
+    assert made == {"job_id": "job-2", "array_id": "array-2", "job_count": 3}
+    shown = (await ann.get("/api/jobs/job-3")).json["job"]
+    assert shown["array"] == {"id": "array-2", "index": 1, "count": 3, "max_running": 2}
+    assert [(each["id"], each["condition"]) for each in shown["after"]] == [("job-1", "any")]
+    assert (await ann.post("/api/actions/hold", {"job_id": "array-2"})).json == {"job_count": 3}
+    assert (await ann.post("/api/actions/cancel", {"job_id": "array-2"})).json == {"job_count": 3}
+    # Nobody else learns of it, and an operator's hold is his to end.
+    assert (await (await world.logged_in("bob")).post("/api/actions/hold", {"job_id": "job-1"})).status == 404
+    assert (await (await world.logged_in("ops")).post("/api/actions/hold", {"job_id": "job-1"})).status == 200
+    refused = await ann.post("/api/actions/release", {"job_id": "job-1"})
+    assert (refused.status, refused.json["error"].count("an operator holds job-1")) == (403, 1)
+
+
 @pytest.mark.parametrize(
     ("job", "field"),
     [
@@ -283,10 +309,15 @@ async def test_a_job_is_submitted_in_the_users_own_name_and_cancelled(world):
         ({"job_type": "simulation", "labels": {"a": 1}}, "labels"),
         ({"job_type": "simulation", "gpu_models": "v100"}, "gpu_models"),
         ({"job_type": "simulation", "shareable": 1}, "shareable"),
+        ({"job_type": "simulation", "exclusive": 1}, "exclusive"),
+        ({"job_type": "simulation", "excluded_node_ids": "v100-1"}, "excluded_node_ids"),
+        ({"job_type": "simulation", "node_ids": ["n", "n"]}, "job.node_ids"),
         ({"job_type": "simulation", "expected_runtime": {"gpu_model": "v100"}}, "expected_runtime.runtime_s"),
         ({"job_type": "simulation", "nothing": 1}, "body"),
         ({"job_type": "simulation", "priority": 7}, "job.priority"),
         ({"job_type": "simulation", "workdir": "/x"}, "argv"),
+        ({"job_type": "simulation", "after": ["job-1", "job-4711"]}, "job.after[1].job_id"),
+        ({"job_type": "simulation", "after": ["x"]}, "after"),
     ],
 )
 async def test_wrong_fields_of_a_job_are_named(world, job, field):

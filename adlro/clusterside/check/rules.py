@@ -255,6 +255,28 @@ async def refuses_what_does_not_fit(cluster: ServiceCaller) -> None:
 
 
 @rule
+async def keeps_to_the_nodes_of_jobs(cluster: ServiceCaller) -> None:
+    """No job starts on a node that it does not accept, beside an exclusive job, or, being exclusive, beside another."""
+    gpu_id = cluster.gpu_ids[0]
+    node_id = cluster.node_of[gpu_id]
+    choices: list[dict[str, Any]] = [{"excluded_node_ids": (node_id,)}, {"node_ids": ("nowhere",)}]
+    for fields in choices:
+        launch = cluster.launch(cluster.new_job(), gpu_id, **fields)
+        await refused(launch, Conflict, "NODE_NOT_ACCEPTED", f"a job with {fields} on {node_id}")
+    other = next((each for each in cluster.gpu_ids[1:] if cluster.node_of[each] == node_id), None)
+    if other is None:
+        return
+    for exclusive, reason in ((False, "NODE_NOT_EMPTY"), (True, "NODE_EXCLUSIVE")):
+        first = cluster.new_job()
+        async with cluster.watch_from_now() as watch:
+            await cluster.launch(first, gpu_id, 1.0, exclusive=exclusive)
+            launch = cluster.launch(cluster.new_job(), other, exclusive=not exclusive)
+            await refused(launch, Conflict, reason, f"two jobs on {node_id}, of which one is exclusive")
+            await watch.end_of(first)
+    await cluster.launch(cluster.new_job(), other, SHORT_S)
+
+
+@rule
 async def forgets_a_refused_launch(cluster: ServiceCaller) -> None:
     """A refusal changes nothing: no event, nothing that runs, and the same attempt may be launched later, as new."""
     gpu_id, job_id = cluster.gpu_ids[0], cluster.new_job()

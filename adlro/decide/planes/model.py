@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from adlro.decide.gang_network import KEY as GANGS_KEY
+from adlro.decide.gang_network import GangNetwork, network_from_text
 from adlro.decide.hold_rule import HoldRule
 from adlro.decide.planes.choice import Margins, choose
 from adlro.decide.planes.compiled_network import WEIGHTS_KEY, CompiledNetwork
@@ -112,6 +114,7 @@ class OnnxModel:
 
     Attributes:
         metadata: the file's metadata.
+        gangs: the network for decisions where jobs of several GPUs wait; None: the file has none.
 
     Raises:
         InvalidInput: no such file, no model, or metadata that do not match this code.
@@ -137,6 +140,9 @@ class OnnxModel:
         self._runs = Runs(session)
         self._inputs = inputs
         self._filler = PlaneFiller(self.metadata.rule, self.metadata.window)
+        self.gangs: GangNetwork | None = None
+        if GANGS_KEY in stated:
+            self.gangs = network_from_text(stated[GANGS_KEY], source)
         self._compiled: CompiledNetwork | None = None
         if WEIGHTS_KEY in stated:
             self._compiled = self._checked(stated[WEIGHTS_KEY], source)

@@ -26,11 +26,17 @@ overdue job that does not fit counts as if it ran, and the first of these reserv
 
 So the jobs on these nodes end, and it fits.
 
-Under a policy that stops jobs (`preempts`), an overdue job that does not fit may also stop running ones that can be
-stopped and were submitted later than it, whatever their remaining time, as few as needed (adlro/decide/stop_rule.py;
-the node where they hold the fewest GPUs, on its fastest model). A running job is overdue as a waiting one is, with the
-greater of the times that it has run and is expected to run on as `best`, and is not stopped (`spared`). Nor is one
-that has started at this instant: so at one instant a job is stopped at most once, and decisions come to an end.
+A job that chooses its nodes (`--exclude`, `--nodelist`) is overdue, and has nodes reserved, among those alone: its
+expected durations elsewhere are infinite. One that must be alone on its nodes (`--exclusive`) reserves as many as any
+other, and starts once they are empty, which the proof below waits for in any case. Where the packed set of a job of
+several GPUs can't be on the nodes that it chose, it has a spread one, as after losses.
+
+Under a policy that stops jobs (`preempts`), an overdue job that does not fit, and is not exclusive, may also stop
+running ones that can be stopped and were submitted later than it, whatever their remaining time, as few as needed
+(adlro/decide/stop_rule.py; the node where they hold the fewest GPUs, on its fastest model). A running job is overdue as
+a waiting one is, with the greater of the times that it has run and is expected to run on as `best`, and is not stopped
+(`spared`). Nor is one that has started at this instant: so at one instant a job is stopped at most once, and decisions
+come to an end.
 
 Under any policy, load and mix, with D the longest actual or expected duration of any job where it starts (of a job of
 several GPUs also on a spread set):
@@ -265,6 +271,8 @@ def _freed_for(observation: Observation, n: int, job: int, kept: Bools) -> tuple
     preemption = observation.preemption
     if preemption is None or not preemption.gpu_stoppable[n].any():
         return ()
+    if observation.nodes is not None and observation.nodes.job_exclusive[n, job]:
+        return ()  # it waits for empty nodes
     outlook, nodes, duration_s, _, figures = job_outlook(observation, n, job)
     gpu_count, _, cores, memory_mib, gpu_memory_mib = figures
     idle, kind = as_type(observation.gpu_idle[n], np.bool_), as_type(observation.gpu_kind[n], np.int64)

@@ -1,4 +1,4 @@
-"""The learned policy: a Q-network's choice, gated by a margin over `hold_greedy_fixed`. Arrays; ONNX Runtime, no torch.
+"""The learned policy: a network's choice, gated by a margin over a rule. Arrays; ONNX Runtime, no torch.
 
 The network reads planes (adlro/decide/planes) and estimates the value of each (job, GPU) pair of a window of the queue,
 and of a hold. The base policy's choice stands unless another action's value is higher by the margin in the checkpoint:
@@ -25,6 +25,7 @@ from adlro.records.decisions import DecisionBasis
 from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 
 if TYPE_CHECKING:
+    from adlro.decide.gang_network import GangNetwork
     from adlro.decide.planes.choice import Margins
     from adlro.decide.planes.fill import PlaneFiller
     from adlro.decide.planes.layout import Planes
@@ -35,7 +36,7 @@ SHIPPED = Path(__file__).with_name("dqn.onnx")
 """The checkpoint that ADLRO includes."""
 
 BASE_OF_GANGS = "hold_gang"
-"""The policy that decides while a job of several GPUs waits."""
+"""The policy that decides while a job of several GPUs waits, unless the checkpoint has a network for that."""
 
 CHECKPOINT_MISSING = "CHECKPOINT_MISSING"
 
@@ -57,8 +58,8 @@ class Dqn(Policy):
     the simulator as in service. A pair with such a figure, its own or its job's, is left to the base: it replaces no
     other choice, and if it is the base's choice, no other replaces it.
 
-    The network has learned jobs of one GPU. While a job of several waits, or GPUs are kept free for one, `hold_gang`
-    decides.
+    While a job of several GPUs waits, a second network in the checkpoint weighs what `hold_gang` would do against other
+    starts, a hold, and other reservations (`gang_actions`); without one in the checkpoint `hold_gang` decides.
 
     The network judges each decision separately: the last bits of a sum of floats depend on the shape of a batch, and a
     list must have the same schedule in a simulator of thousands of clusters and in a service of one.
@@ -70,9 +71,10 @@ class Dqn(Policy):
 
     name = "dqn"
     description = (
-        "the learned policy: a Q-network's choice where it beats hold_greedy_fixed's by a margin; "
+        "the learned policy: a network's choice where it beats hold_greedy_fixed's, or hold_gang's, by a margin; "
         "score: Q, job-seconds saved in units of the decision's typical duration"
     )
+    advice = "The default: mean JCT 51 % below fcfs at load 0.9; with jobs of several GPUs 7 % below hold_gang."
     guarded = True
 
     def __init__(self, checkpoint: Path | None = None) -> None:
@@ -88,6 +90,8 @@ class Dqn(Policy):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["checkpoint"])  # type: ignore[misc]
         self.wait_ratio = state["wait_ratio"]
+        if state["version"] and self.load().version != state["version"]:
+            raise InvalidInput(f"checkpoint {self.checkpoint} has changed meanwhile; start again", field="checkpoint")
 
     @property
     def version(self) -> str:  # type: ignore[override]
@@ -119,9 +123,16 @@ class Dqn(Policy):
         Raises:
             Unsupported, InvalidInput: as for `load`, or its answers are not finite.
         """
+        from adlro.decide.gang_actions import no_actions
+
         model = self._now_loaded().model
         if not all(np.isfinite(found).all() for found in model.q(self._filler(model).fill(observation))):
             raise InvalidInput(f"checkpoint {self.checkpoint}: its answer is no number", field="checkpoint")
+        if model.gangs is not None and not np.isfinite(model.gangs.gains(no_actions())).all():
+            raise InvalidInput(
+                f"checkpoint {self.checkpoint}: the answer of its network for jobs of several GPUs is no number",
+                field="checkpoint",
+            )
 
     def stop(self) -> None:
         """Stops the decisions under way in other threads: they raise."""
@@ -160,7 +171,10 @@ class Dqn(Policy):
         if with_values:
             judgement.values, judgement.hold_value = np.full(len(judgement.scores), np.nan), np.full(1, np.nan)
         if not of_one_gpu_only(observation)[0]:
-            _leave_gangs(observation, judgement)
+            if model.gangs is not None and waiting_gangs(observation)[0]:
+                self._weigh_gangs(model.gangs, observation, judgement)
+            else:
+                _leave_gangs(observation, judgement)
             return judgement
         planes = self._filler(model).fill(observation)
         if not len(planes.pairs):
@@ -188,6 +202,42 @@ class Dqn(Policy):
         if strange is not None and judgement.values is not None:
             judgement.values[planes.pair_row[strange]] = np.nan  # not reliable
         return judgement
+
+    def _weigh_gangs(self, network: GangNetwork, observation: Observation, judgement: Judgement) -> None:
+        """Lets the network for jobs of several GPUs decide: scores whose best is its choice, and what is reserved."""
+        from adlro.decide.gang_actions import GangActionFinder
+        from adlro.decide.policies.hold_gang import ONE_SETTING
+
+        finder: GangActionFinder | None = getattr(self._of_thread, "finder", None)
+        if finder is None:
+            finder = self._of_thread.finder = GangActionFinder(ONE_SETTING.rule())
+        actions = finder.find(observation)
+        chosen = 0
+        if not observation.hold_allowed[0]:
+            pass  # nothing runs or will come: what the rule starts is all that there is to do
+        elif not network.is_in_range(actions):
+            judgement.basis[0] = DecisionBasis.OUT_OF_RANGE
+            judgement.notes[0] = "figures of the cluster or the queue are outside the range of its training"
+        else:
+            gains = network.gains(actions)
+            most = float(gains.max())
+            if not np.isfinite(gains).all():
+                judgement.basis[0], judgement.notes[0] = DecisionBasis.FAILED, "its answer is no number"
+            else:
+                chosen = network.choose(actions, gains)
+                if chosen == 0 and most > 0.0:
+                    judgement.basis[0] = DecisionBasis.MARGIN
+                    judgement.notes[0] = f"the most that another choice would gain, {most:.3g}, is within the margin"
+        row = int(actions.row[chosen])
+        if row != HOLD:
+            judgement.scores[:] = actions.scores[chosen]
+            if int(judgement.scores.argmax()) != row:  # on a tie too
+                best = judgement.scores.max()
+                judgement.scores[row] = np.nextafter(best, np.inf) if np.isfinite(best) else 0.0
+        judgement.reserve = actions.reserve[chosen : chosen + 1].copy()
+        if judgement.values is not None:
+            judgement.base = int(actions.row[0])
+            judgement.values = judgement.hold_value = None  # gains of actions are no values of rows
 
     def _filler(self, model: OnnxModel) -> PlaneFiller:
         """A filler with its own scratch memory: one per thread."""

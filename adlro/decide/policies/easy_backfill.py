@@ -60,6 +60,10 @@ class EasyBackfill(Policy):
         "the head of the queue on its fastest GPU, and behind a head that waits what does not delay it; "
         "score: minus the expected duration in s"
     )
+    advice = (
+        "Where nobody may wait much longer than others: the shortest longest wait of all, 47 s beside 67 s "
+        "of fcfs at load 0.9."
+    )
 
     def weigh(self, observation: Observation) -> Judgement:
         """Minus the expected duration, for the head, or otherwise the first job that may be backfilled."""

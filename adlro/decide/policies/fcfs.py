@@ -15,6 +15,7 @@ class Fcfs(Policy):
 
     name = "fcfs"
     description = "head of the queue only, on the lowest-numbered GPU that fits; score: minus the GPU's number"
+    advice = "The yardstick: strict order of arrival, without runtimes; others are measured against it."
 
     def preferences(self, observation: Observation) -> Floats:
         """(C,) minus the GPU's number for the head of the queue."""

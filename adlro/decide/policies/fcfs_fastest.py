@@ -11,6 +11,7 @@ class FcfsFastest(Policy):
 
     name = "fcfs_fastest"
     description = "head of the queue only, on the GPU that is fastest for it; score: minus the expected duration in s"
+    advice = "For strict order of arrival: on the fastest free GPU, mean JCT 4 % below fcfs at load 0.9."
 
     def preferences(self, observation: Observation) -> Floats:
         """(C,) minus the expected duration for the head of the queue."""

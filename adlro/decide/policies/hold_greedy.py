@@ -98,6 +98,7 @@ class HoldGreedy(Policy):
         "shortest job first on a GPU that is fast for it, or hold for a better one; settings by load; "
         "score: minus a cost of the logarithms of duration and slowdown, with terms for cores and time waited"
     )
+    advice = "For evaluations at a known load; in service hold_greedy_fixed is as good and does not need to know it."
 
     def __init__(self, load: float = DEFAULT_LOAD, settings: HoldGreedySettings | None = None) -> None:
         if not 0.0 < load < math.inf:
@@ -135,6 +136,7 @@ class HoldGreedyFixed(HoldGreedy):
         "as hold_greedy, with one setting for every load; "
         "score: minus a cost of the logarithms of duration and slowdown, with terms for cores and time waited"
     )
+    advice = "For jobs of one GPU by a plain rule: mean JCT 50 % below fcfs at load 0.9, without a network."
 
     def __init__(self) -> None:
         super().__init__(settings=FIXED)

@@ -43,6 +43,9 @@ class LasPreemptive(Policy):
         "two queues by the GPU time that a job has had, each by submission; a job stops what comes after it; "
         "score: minus the expected duration in s"
     )
+    advice = (
+        "Where jobs can be stopped and nothing is known of runtimes; with known ones 25 % above hold_gang at load 0.9."
+    )
     preempts = True
 
     def __init__(self, first_queue_gpu_s: float = FIRST_QUEUE_GPU_S) -> None:

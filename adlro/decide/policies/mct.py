@@ -18,3 +18,4 @@ class Mct(ListSchedule):
         "in order of submission, each job to the GPU where it should end first, be it busy; "
         "score: minus the expected completion in s"
     )
+    advice = "For short tails: the lowest 99th percentile of the JCT at load 0.9, 112 s beside 161 s of fcfs."

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.looked import Looked, is_alike, looked_at
+from adlro.decide.looked import Looked, is_alike, looked_at, may_start_at
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from adlro.state.room import node_has_room
@@ -256,7 +256,8 @@ def _fits(looked: Looked, n: int, job: int, gpu: int) -> bool:
     """Whether a job fits on an idle GPU now."""
     node = looked.gpu_node[n, gpu]
     cores, memory_mib = looked.node_cores_free[n, node], looked.node_memory_free_mib[n, node]
-    return bool(node_has_room(looked.job_cores[n, job], looked.job_memory_mib[n, job], cores, memory_mib))
+    has_room = node_has_room(looked.job_cores[n, job], looked.job_memory_mib[n, job], cores, memory_mib)
+    return bool(has_room and may_start_at(looked, n, job, gpu))
 
 
 @compiled_part

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.looked import Looked, is_alike, looked_at
+from adlro.decide.looked import ALONE, CHOOSES, Looked, is_alike, is_picky, looked_at, may_start_at
 from adlro.decide.present import in_layout
-from adlro.decide.reservation import MODEL, SPREAD, Kept, outlook_of, reserve, room_to_keep
-from adlro.numeric.compiled import compiled, compiled_part
+from adlro.decide.reservation import MODEL, SPREAD, Kept, look_again, look_as, outlook_of, reserve, room_to_keep
+from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.state.gangs import Outlook, choose_packed, choose_spread, gives_by
 from adlro.state.observation import Bools, Floats, Gangs, Ints, Observation
 from adlro.state.room import node_has_room
@@ -41,6 +41,7 @@ class _Planned(NamedTuple):
         free_count: (1,) number of these GPUs.
         duration_s: (K,) room for a job's durations on each model.
         hidden_s: (G,) room for times while some are hidden for a look.
+        plain_s: (G,) room for times while one job looks that is picky.
         gpus: (W,) room for a set.
         changed: (M,) room: nodes whose plan has changed.
     """
@@ -57,6 +58,7 @@ class _Planned(NamedTuple):
     free_count: Ints
     duration_s: Floats
     hidden_s: Floats
+    plain_s: Floats
     gpus: Ints
     changed: Bools
 
@@ -96,6 +98,7 @@ class GangPlan:
             free_count=np.zeros(1, dtype=np.int64),
             duration_s=np.zeros(models),
             hidden_s=np.zeros(gpus),
+            plain_s=np.zeros(gpus),
             gpus=np.zeros(observation.table.gpus.shape[1], dtype=np.int64),
             changed=np.zeros(nodes, dtype=np.bool_),
         )
@@ -172,11 +175,14 @@ def _wait_s(looked: Looked, planned: _Planned, n: int, job: int, gpu: int) -> fl
     """Expected time until a job of one GPU could start on a GPU."""
     outlook, node = planned.outlook, looked.gpu_node[n, gpu]
     wait_s = outlook.gpu_free_s[gpu]
-    if wait_s == 0.0 and not node_has_room(
-        looked.job_cores[n, job],
-        looked.job_memory_mib[n, job],
-        outlook.node_cores_free[node],
-        outlook.node_memory_free_mib[node],
+    if wait_s == 0.0 and not (
+        node_has_room(
+            looked.job_cores[n, job],
+            looked.job_memory_mib[n, job],
+            outlook.node_cores_free[node],
+            outlook.node_memory_free_mib[node],
+        )
+        and may_start_at(looked, n, job, gpu)
     ):
         wait_s = planned.next_end_s[node]
     return float(wait_s)
@@ -231,6 +237,18 @@ def _look_at_sets(looked: Looked, planned: _Planned, n: int, job: int, second: b
 
 @compiled_part
 def _find_set(looked: Looked, planned: _Planned, n: int, job: int) -> tuple[float, float, int]:
+    """`_find_seen_set`, as the job sees the GPUs."""
+    if not is_picky(looked, n, job, CHOOSES + ALONE):
+        return _find_seen_set(looked, planned, n, job)
+    alone = is_picky(looked, n, job, ALONE)
+    look_as(planned.outlook, looked.kind_duration_s[n, job], looked.gpu_kind[n], alone, planned.plain_s)
+    found = _find_seen_set(looked, planned, n, job)
+    look_again(planned.outlook, planned.plain_s)
+    return found
+
+
+@compiled_call
+def _find_seen_set(looked: Looked, planned: _Planned, n: int, job: int) -> tuple[float, float, int]:
     """Finds the set with which a job of several GPUs ends first: `planned.gpus`.
 
     Returns:

@@ -26,6 +26,7 @@ class Random(Policy):
 
     name = "random"
     description = "any pair that fits now; score: a number from 0 to 1, by a hash of queue, idle GPUs and pair"
+    advice = "For tests only: what every policy must beat."
 
     def weigh(self, observation: Observation) -> Judgement:
         """Uniform in [0, 1) for each GPU; a row has the highest of its group, and chooses that GPU."""

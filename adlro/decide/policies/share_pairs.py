@@ -8,11 +8,12 @@ import math
 import numpy as np
 
 from adlro.decide.gang_rule import surroundings_of
+from adlro.decide.gang_scores import never_short
 from adlro.decide.hold_rule import room_to_look
 from adlro.decide.looked import as_type, looked_at
 from adlro.decide.policies.base import BusyStart, Judgement
 from adlro.decide.policies.bounded_wait import SHARE, bound, overdue
-from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang, HoldGangSettings, clusters_with_gangs, never_short
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang, HoldGangSettings, clusters_with_gangs
 from adlro.decide.policies.hold_greedy import FIXED, HoldGreedy, HoldGreedySettings
 from adlro.decide.present import in_layout
 from adlro.decide.reservation import outlook_of
@@ -78,6 +79,9 @@ class SharePairs(HoldGang):
         "hold_gang that also lets two jobs share a GPU, if they may and are expected to keep much of their speeds; "
         "score: as hold_gang's, with the time that both lose"
     )
+    advice = (
+        "Where jobs may share GPUs: mean JCT 12 % lower at load 0.9, if it is known how pairs slow each other down."
+    )
     shares = True
 
     def __init__(
@@ -110,7 +114,7 @@ class SharePairs(HoldGang):
         late = overdue(observation, self.wait_ratio)
         if not late.any():
             return super().judge(observation)
-        judgement = self.weigh(observation)
+        judgement = self.weigh_by_precedence(observation)
         for n in np.flatnonzero(late.any(axis=1)).tolist():
             self._bound(observation, n, late[n], judgement)
         if not observation.hold_allowed.all():

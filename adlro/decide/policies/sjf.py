@@ -14,6 +14,7 @@ class Sjf(Policy):
 
     name = "sjf"
     description = "the shortest (job, GPU) pair that fits now; score: minus the expected duration in s"
+    advice = "For short jobs alone: mean JCT 41 % below fcfs at load 0.9, but the longest wait is 2.9 times as long."
 
     def preferences(self, observation: Observation) -> Floats:
         """(C,) minus the expected duration."""

@@ -39,6 +39,7 @@ class Static(Policy):
 
     name = "static"
     description = "each job type on its own GPU model, in order of submission; score: minus the GPU's number"
+    advice = "Only where each job type must keep to its own GPU model: mean JCT 35 % above fcfs at load 0.9."
 
     def __init__(self, affinity: Mapping[JobType, str] = AFFINITY) -> None:
         self._affinity = dict(affinity)

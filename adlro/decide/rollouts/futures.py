@@ -124,6 +124,27 @@ def _leave(list_: JobArrays, place: int, restart: float, share: float) -> None:
         list_.expected_s[0, place, model] = left_of(restart, share, list_.expected_s[0, place, model])
 
 
+@compiled_part
+def set_decision(course: Course, n: int, known: int, imagination: Imagination) -> None:
+    """Sets row 0 to the decision of cluster n, whose running and waiting jobs are the `known` first of the list."""
+    target = imagination.course
+    target.list_of[0] = 0
+    target.start_cost_s[0] = course.start_cost_s[n]
+    target.status[0] = DECISION
+    target.waiting_count[0] = course.waiting_count[n]
+    target.arrived_count[0] = known
+    target.finished_count[0] = 0
+    target.impossible_count[0] = 0
+    target.next_change[0] = 0
+    target.hold_until_s[0] = NOT_HOLDING
+    target.last_event_s[0] = course.last_event_s[n]
+    target.feasible_idle[0] = 0
+    target.priority_sum[0] = course.priority_sum[n]
+    for total in range(target.totals.shape[1]):
+        target.totals[0, total] = 0.0
+    imagination.jobs.job_count[0] = known
+
+
 @compiled
 def copy_now(
     machines: Machines, jobs: JobArrays, course: Course, n: int, duration_s: Floats, imagination: Imagination
@@ -150,21 +171,7 @@ def copy_now(
         target.job_state[0, known] = WAITING
         target.waiting[0, i] = known
         known += 1
-    target.list_of[0] = 0
-    target.start_cost_s[0] = course.start_cost_s[n]
-    target.status[0] = DECISION
-    target.waiting_count[0] = course.waiting_count[n]
-    target.arrived_count[0] = known
-    target.finished_count[0] = 0
-    target.impossible_count[0] = 0
-    target.next_change[0] = 0
-    target.hold_until_s[0] = NOT_HOLDING
-    target.last_event_s[0] = course.last_event_s[n]
-    target.feasible_idle[0] = 0
-    target.priority_sum[0] = course.priority_sum[n]
-    for total in range(target.totals.shape[1]):
-        target.totals[0, total] = 0.0
-    list_.job_count[0] = known
+    set_decision(course, n, known, imagination)
 
 
 @compiled

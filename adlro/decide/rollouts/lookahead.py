@@ -69,7 +69,7 @@ class Seen:
         if not len(new):
             return
         if self._count == 0:
-            self._first_s = float(submit_s[new[0]])
+            self._first_s = float(submit_s[new].min())
         self._last_s = float(submit_s[new].max())
         for job in new:
             self._since_gang += 1

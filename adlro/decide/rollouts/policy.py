@@ -36,6 +36,7 @@ class DqnLookahead(Dqn):
         "dqn, left only where another action gains for certain over imagined futures (up to 15 ms a decision); "
         "score: as dqn, the action that is taken on top"
     )
+    advice = "For few GPUs and long jobs: as dqn, with simulated futures, for up to 15 ms a decision."
     one_cluster = True
 
     def __init__(self, checkpoint: Path | None = None) -> None:

@@ -20,6 +20,7 @@ from adlro.cli.shell import (
     EXIT_USAGE,
     Output,
     OutputOption,
+    PlainCommand,
     ServerOption,
     cancel_on_sigterm,
     connect_async,
@@ -28,6 +29,7 @@ from adlro.cli.shell import (
     stderr,
     stdout,
 )
+from adlro.decide.catalog import of_files
 from adlro.errors import AdlroError, InvalidInput
 from adlro.hardware.cluster_files import read_speeds
 from adlro.hardware.speeds import SHIPPED, SpeedTable
@@ -38,7 +40,14 @@ from adlro.lab.compare.reading import Suite, predicted_speeds, read_suite, refer
 from adlro.lab.compare.resampling import RESAMPLES
 from adlro.lab.compare.tables import print_comparison
 from adlro.lab.evaluate.partial import is_stream, require_writable, write_whole
-from adlro.lab.options import json_option, message_on_options, new_app, wait_ratio_option
+from adlro.lab.options import (
+    json_option,
+    message_on_options,
+    new_app,
+    policy_file_option,
+    precedence_option,
+    wait_ratio_option,
+)
 from adlro.terminal import escape
 from adlro.text import to_json
 
@@ -47,7 +56,7 @@ _PATIENCE_S = 10.0
 app = new_app()
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def run(
     policies: Annotated[
         list[str] | None,
@@ -58,6 +67,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    policy_file: Annotated[list[str] | None, policy_file_option()] = None,
     since: Annotated[
         float | None,
         typer.Option(help="Count jobs submitted from then on: seconds of cluster time.", show_default=False),
@@ -84,6 +94,7 @@ def run(
         ),
     ] = None,
     wait_ratio: Annotated[float | None, wait_ratio_option("the suite's")] = None,
+    precedence: Annotated[str | None, precedence_option("the suite's")] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
@@ -127,8 +138,10 @@ def run(
         until_s=until,
         limit=limit,
         wait_ratio=wait_ratio,
+        precedence=precedence,
         checkpoint=checkpoint,
         resamples=resamples,
+        own=of_files(policy_file or ()),
     )
     if json_path is not None:
         require_writable(Path(json_path), "json")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from adlro.decide.own_policy import Own
 from adlro.errors import InvalidInput, NotFound
 from adlro.hardware.speeds import SpeedTable
 from adlro.lab.compare.history import History, Window, arrays_of, history_of, window_of
@@ -22,8 +23,9 @@ from adlro.lab.compare.knowledge import KINDS, counted, expected_s
 from adlro.lab.compare.reading import Suite
 from adlro.lab.compare.replaying import Replay, Rules, policy_of, replay, resampled_figures
 from adlro.lab.compare.resampling import RESAMPLES, too_few
-from adlro.lab.evaluate.request import HIGHEST_WAIT_RATIO, KNOWN, require_known
+from adlro.lab.evaluate.request import HIGHEST_WAIT_RATIO, KNOWN, all_names, require_known
 from adlro.records.cluster import Cluster
+from adlro.records.precedence import parse_precedence
 from adlro.state.observation import Bools, Floats
 from adlro.workload.pairs import pair_table
 
@@ -46,8 +48,10 @@ class Request:
         since_s, until_s: cluster time; count jobs submitted from the one to before the other; None: no bound.
         limit: count at most so many jobs, the newest; None: all.
         wait_ratio: of every policy's limit on waits, 0 for none; None: as in the suite.
+        precedence: the rule by which waiting jobs go before others, in text; None: as in the suite.
         checkpoint: of the learned policy; None: the one that ADLRO includes.
         resamples: number of resampled histories for intervals; 0: no intervals.
+        own: policies of files, by name; they are compared too.
 
     Raises:
         InvalidInput: names the invalid field.
@@ -60,14 +64,16 @@ class Request:
     until_s: float | None = None
     limit: int | None = None
     wait_ratio: float | None = None
+    precedence: str | None = None
     checkpoint: Path | None = None
     resamples: int = RESAMPLES
+    own: Mapping[str, type[Own]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.policies:
-            require_known(name, tuple(KNOWN), "policies", "policy")
+            require_known(name, all_names(self.own), "policies", "policy")
         if self.acted is not None:
-            require_known(self.acted, tuple(KNOWN), "acted", "policy")
+            require_known(self.acted, all_names(self.own), "acted", "policy")
         require_known(self.runtime, KINDS, "runtime", "knowledge of runtimes")
         if self.limit is not None and self.limit < 1:
             raise InvalidInput(f"limit: must be at least 1, not {self.limit}", field="limit")
@@ -150,7 +156,12 @@ def compare(
     """
     speeds.require(suite.cluster.gpu_models)
     acted = request.acted or suite.status.policy
-    require_known(acted, tuple(KNOWN), "acted", "policy")
+    if acted not in all_names(request.own):
+        raise InvalidInput(
+            f"acted: '{acted}' acted, which is not known here; give its file by --policy-file, or name another policy "
+            "by --acted",
+            field="acted",
+        )
     history = history_of(suite.jobs, suite.cluster, speeds, suite.now_s)
     window = window_of(history.jobs, request.since_s, request.until_s, request.limit)
     if window.first == window.last:
@@ -165,7 +176,8 @@ def compare(
     refused = "not asked for" if request.resamples == 0 else too_few(int(window.measured.sum()))
     replays: dict[str, Replay] = {}
     figures: dict[str, Floats] = {}
-    for name in dict.fromkeys((acted, *(request.policies or _default_policies(suite, acted)))):
+    asked = (*request.policies, *(name for name in request.own if name != acted))
+    for name in dict.fromkeys((acted, *(asked or _default_policies(suite, acted)))):
         progress(name)
         replays[name] = replay(suite.cluster, arrays, policy_of(name, rules), rules, pairs)
         figures[name] = resampled_figures(
@@ -194,13 +206,13 @@ def compare(
         resampled=figures,
         refused=refused,
         sources=counted([source for source, counts in zip(sources[here], window.measured, strict=True) if counts]),
-        notes=(*notes, *suite.notes, *told, *_notes(suite, history, acted, replays)),
+        notes=(*notes, *suite.notes, *told, *_notes(suite, history, acted, replays, request.own)),
     )
 
 
 def _default_policies(suite: Suite, acted: str) -> tuple[str, ...]:
     shadow = suite.status.shadow
-    if shadow is not None and shadow.policy in KNOWN and shadow.policy != acted:
+    if shadow is not None and shadow.policy in all_names() and shadow.policy != acted:
         return (shadow.policy,)
     return (OTHER_BASELINE if acted == BASELINE else BASELINE,)
 
@@ -213,7 +225,14 @@ def _rules(suite: Suite, acted: str, request: Request) -> tuple[Rules, list[str]
         shares=suite.shares,
         wait_ratio=request.wait_ratio,
         checkpoint=request.checkpoint,
+        own=request.own,
+        precedence=parse_precedence(status.precedence if request.precedence is None else request.precedence),
     )
+    if rules.precedence is not None:
+        whose = "the suite's" if request.precedence is None else "the given"
+        notes.append(
+            f"every policy with {whose} precedence, {rules.precedence.text}; all users with one share, and in no group"
+        )
     if request.wait_ratio is None and acted == status.policy:
         own = policy_of(acted, rules).wait_ratio
         if (0.0 if math.isinf(own) else own) != status.wait_ratio:
@@ -222,7 +241,9 @@ def _rules(suite: Suite, acted: str, request: Request) -> tuple[Rules, list[str]
     return rules, notes
 
 
-def _notes(suite: Suite, history: History, acted: str, replays: Mapping[str, Replay]) -> list[str]:
+def _notes(
+    suite: Suite, history: History, acted: str, replays: Mapping[str, Replay], own: Collection[str]
+) -> list[str]:
     notes = []
     others = {name: count for name, count in suite.policies.items() if name != acted}
     if others:
@@ -233,12 +254,16 @@ def _notes(suite: Suite, history: History, acted: str, replays: Mapping[str, Rep
             "policy acted (--since, --until), or name it (--acted)"
         )
     version = replays[acted].version
-    if version and suite.versions and set(suite.versions) != {version}:
-        told = ", ".join(suite.versions)
-        notes.append(
-            f"{acted} acted with other weights ({told}) than those of the replay ({version}): name its checkpoint "
-            "(--checkpoint)"
-        )
+    its = sorted(each for name, each in suite.versions if name == acted)
+    if version and its and its != [version]:
+        told = ", ".join(its)
+        if acted in KNOWN:
+            remedy = f"weights ({told}) than those of the replay ({version}): name its checkpoint (--checkpoint)"
+        elif acted in own:
+            remedy = f"code ({told}) than that of the replay ({version}): name its file of then (--policy-file)"
+        else:
+            remedy = f"code ({told}) than that of the replay ({version}): install its package of then"
+        notes.append(f"{acted} acted with other {remedy}")
     left_s = math.fsum(each.gpu_time_s for each in history.left_out)
     whole_s = left_s + history.gpu_time_s
     if whole_s > 0 and left_s / whole_s > GPU_TIME_LEFT_OUT:

@@ -227,7 +227,7 @@ def arrays_of(
     models = cluster.gpu_models
     zero_s = math.floor(jobs[0].submit_s)
     asks = [dataclasses.replace(job.asks, submit_s=round(job.submit_s - zero_s, DIGITS)) for job in jobs]
-    packed = pack_jobs([asks], models, [expected_s], speed_table=speeds)
+    packed = pack_jobs([asks], cluster, [expected_s], speed_table=speeds)
     able = np.isfinite(packed.duration_s[0])
     packed.duration_s[0] = np.where(able, durations_s(jobs, models, speeds), np.inf)
     packed.family[0] = pairs.families([job.asks.application for job in jobs])
@@ -339,6 +339,9 @@ def _asks(spec: JobSpec, submit_s: float) -> WorkloadJob:
         gpu_models=spec.gpu_models,
         preemptible=spec.preemptible,
         shareable=spec.shareable,
+        exclusive=spec.exclusive,
+        node_ids=spec.node_ids,
+        excluded_node_ids=spec.excluded_node_ids,
     )
 
 

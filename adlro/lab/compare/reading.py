@@ -38,7 +38,7 @@ class Suite:
         now_s: cluster time of the reading.
         decided: by job id and GPU model, the runtime that the decision of its (only) placement expected, chosen first.
         policies: number of read decisions by the policy that was set.
-        versions: number of them by the version of that policy's weights.
+        versions: number of them by that policy and its version: of its weights, or of its code.
         notes: for people.
     """
 
@@ -50,7 +50,7 @@ class Suite:
     now_s: float = 0.0
     decided: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     policies: Mapping[str, int] = field(default_factory=dict)
-    versions: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -82,7 +82,7 @@ async def read_suite(client: AsyncClient, *, decisions: bool) -> Suite:
         described.clock.time_s if described is not None else status.cluster_time_s,
         {job_id: told for job_id, each in found.items() if (told := expected_of(each))},
         Counter(each.policy for each in found.values()),
-        Counter(each.policy_version for each in found.values() if each.policy_version),
+        Counter((each.policy, each.policy_version) for each in found.values() if each.policy_version),
         tuple(notes),
     )
 

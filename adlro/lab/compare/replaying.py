@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from adlro.decide.catalog import of_package
+from adlro.decide.own_policy import Own
 from adlro.decide.policies.base import Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.rollouts.policy import DqnLookahead
 from adlro.errors import InvalidInput
 from adlro.lab.compare.resampling import resampled
 from adlro.lab.evaluate.measure import check_little
-from adlro.lab.evaluate.request import KNOWN, require_known
+from adlro.lab.evaluate.request import KNOWN, all_names, require_known
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
 from adlro.records.cluster import Cluster
+from adlro.records.precedence import Precedence
 from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats
@@ -32,13 +35,17 @@ class Rules:
         min_run_s: a job is stopped for others only after as long; None: no job is ever stopped.
         shares: two jobs may share a GPU.
         wait_ratio: ratio of every policy's limit on waits, 0 for none; None: each policy's own.
+        precedence: which waiting jobs go before others, under every policy; None: none do by rule.
         checkpoint: of the learned policy; None: the one that ADLRO includes.
+        own: policies of files, by name.
     """
 
     min_run_s: float | None = None
     shares: bool = False
     wait_ratio: float | None = None
+    precedence: Precedence | None = None
     checkpoint: Path | None = None
+    own: Mapping[str, type[Own]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,8 @@ def policy_of(name: str, rules: Rules) -> Policy:
         InvalidInput: no such policy, or the checkpoint can't be used.
         Unsupported: there is no such checkpoint.
     """
-    require_known(name, tuple(KNOWN), "policies", "policy")
-    kind = KNOWN[name]
+    require_known(name, all_names(rules.own), "policies", "policy")
+    kind = rules.own.get(name) or KNOWN.get(name) or of_package(name)
     policy: Policy
     if issubclass(kind, Dqn):
         learned = Dqn(rules.checkpoint).load()
@@ -80,6 +87,7 @@ def policy_of(name: str, rules: Rules) -> Policy:
         policy = kind()
     if rules.wait_ratio is not None:
         policy.wait_ratio = rules.wait_ratio or math.inf
+    policy.precedence = rules.precedence
     return policy
 
 
@@ -167,6 +175,7 @@ def _simulated(
         min_run_s=rules.min_run_s or 0.0,
         shares=policy.shares and rules.shares,
         kept=pairs.kept if policy.shares and rules.shares else None,
+        half_life_s=math.inf if policy.precedence is None else policy.precedence.half_life_s,
     )
     while len(simulator.active):
         simulator.act(*tally.act(simulator.observe(), simulator.active))

@@ -152,7 +152,8 @@ class Case:
         models = self.cluster.gpu_models
         lists = [self.job_list(number) for number in range(first, last)]
         expected = [self.expected_s(first + i, jobs) for i, jobs in enumerate(lists)]
-        packed = pack_jobs(lists, models, expected, speed_table=self.speeds)
+        node_ids = [node.node_id for node in self.cluster.nodes]
+        packed = pack_jobs(lists, models, expected, speed_table=self.speeds, node_ids=node_ids)
         for i, jobs in enumerate(lists):
             row = (i, slice(0, len(jobs)))
             packed.expected_spread[row] = claimed_spread(jobs, packed.duration_s[row], expected[i])

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adlro.cli.shell import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, stderr, stdout
+from adlro.cli.shell import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, PlainCommand, stderr, stdout
 from adlro.errors import AdlroError, InvalidInput, NotFound, with_extra
 from adlro.lab.evaluate.cases import Case, build_cases
 from adlro.lab.evaluate.document import build_document
@@ -38,9 +38,19 @@ from adlro.lab.evaluate.request import (
     parse_loads,
     parse_policies,
     parse_scenarios,
+    split_own,
 )
 from adlro.lab.evaluate.tables import ProgressBar, print_tables
-from adlro.lab.options import json_option, message_on_options, new_app, wait_ratio_option
+from adlro.lab.options import (
+    json_option,
+    message_on_options,
+    new_app,
+    policy_file_option,
+    precedence_option,
+    wait_ratio_option,
+)
+from adlro.lab.own_policies import given_policies
+from adlro.records.precedence import parse_precedence
 from adlro.terminal import escape, escape_lines
 from adlro.text import to_json
 
@@ -54,7 +64,7 @@ class _TerminatedError(BaseException):
 app = new_app()
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def run(
     scenario: Annotated[
         str | None,
@@ -83,6 +93,17 @@ def run(
     policies: Annotated[
         str, typer.Option(help="Policies with commas; all: every one; all,-hungarian: all but hungarian.")
     ] = "all",
+    policy_file: Annotated[list[str] | None, policy_file_option()] = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE",
+            help="A checkpoint of the learned policy, compared like the named policies. As in service, it leaves "
+            "decisions outside its training range to the rule. Default of NAME: the file's name without its ending. "
+            "May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -144,6 +165,7 @@ def run(
         str, typer.Option(help="Weights of JCT, throughput and useful utilization in the HyperScore.")
     ] = "1,1,1",
     wait_ratio: Annotated[float | None, wait_ratio_option("each policy's own")] = None,
+    precedence: Annotated[str | None, precedence_option("none")] = None,
     processes: Annotated[
         int | None, typer.Option(help="Worker processes. Default: one for each core.", show_default=False)
     ] = None,
@@ -154,8 +176,11 @@ def run(
     """
     if processes is not None and processes < 1:
         raise InvalidInput(f"processes: must be at least 1, not {processes}", field="processes")
+    named, own = split_own(parse_policies(policies))
+    own |= given_policies(policy_file or (), checkpoint or ())
     request = Request(
-        policies=parse_policies(policies),
+        policies=named,
+        own=own,
         scenarios=((TRACE,) if trace is not None else ("paper",)) if scenario is None else parse_scenarios(scenario),
         loads=None if load is None else parse_loads(load),
         jobs=jobs,
@@ -171,12 +196,13 @@ def run(
         redis_url=redis_url,
         weights=_weights(weights),
         wait_ratio=wait_ratio,
+        precedence=parse_precedence(precedence or ""),
     )
     outputs = []
-    for named, option in ((json_path, "json"), (html_path, "html")):
-        if named is not None:
-            require_writable(Path(named), option)
-            outputs.append(Path(named))
+    for path, option in ((json_path, "json"), (html_path, "html")):
+        if path is not None:
+            require_writable(Path(path), option)
+            outputs.append(Path(path))
     if len(outputs) == 2 and same_file(*outputs):
         raise InvalidInput(f"html: {html_path}: the same file as --json {json_path}", field="html")
     cases, notes = build_cases(request)
@@ -196,8 +222,8 @@ def run(
             write_whole(Path(html_path), build_page(evaluation, document).encode())
         # A document that goes to a pipe must not be mixed with tables.
         print_tables(stderr() if any(is_stream(path) for path in outputs) else stdout(), document)
-        for path in outputs:
-            _say(f"[dim]written: {escape(str(path))}[/]")
+        for written in outputs:
+            _say(f"[dim]written: {escape(str(written))}[/]")
         partial.clear()
     finally:
         partial.release()

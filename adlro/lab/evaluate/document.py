@@ -248,6 +248,8 @@ def _meta(evaluation: Evaluation) -> dict[str, Any]:
         "wait_ratio": request.wait_ratio,
         "wait_ratios": request.wait_ratios,
         "wait_limit": request.wait_limit,
+        "precedence": None if request.precedence is None else request.precedence.text,
+        "versions": request.versions,
         "decompose": request.decompose,
         "trace": request.trace,
         "cluster": request.cluster,
@@ -299,6 +301,11 @@ def definitions(evaluation: Evaluation) -> list[str]:
         f"Waits: {evaluation.request.wait_limit}. Under every policy an overdue job goes first: one that has waited "
         "longer than the ratio times the sum in policies/bounded_wait.py."
     )
+    if (rule := evaluation.request.precedence) is not None:
+        items.append(
+            f"Precedence: {rule.text}, under every policy: it sees the jobs in the order of their levels, and chooses "
+            "among the starts of the highest level of which it does not refuse all (adlro/decide/precedence.py)."
+        )
     items.append(
         "Decision times: one observation at a time, in one process, after the simulations; wall time on "
         f"{platform.platform()}."

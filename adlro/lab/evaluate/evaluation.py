@@ -111,9 +111,9 @@ def evaluate(
         from adlro.lab.evaluate.own_decompose import require_decompose
 
         require_decompose()
-    setup = Setup(tuple(cases), dict(request.own), given, request.wait_ratio)
+    setup = Setup(tuple(cases), dict(request.own), given, request.wait_ratio, request.precedence)
     names = tuple(dict.fromkeys([REFERENCE, *request.names]))
-    tasks = cut(cases, names)
+    tasks = cut(cases, names, request.own)
     keys = {task: key_of(setup, task) for task in tasks} if partial else {}
     done: dict[Task, Figures] = {}
     if partial is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
@@ -30,6 +31,7 @@ from adlro.records.events import (
 from adlro.records.jobs import Job, JobSpec
 from adlro.records.outcomes import ApplicationSize
 from adlro.services.orchestrator.ledger.sharing import PairTable
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.ports import RuntimePredictor
 from adlro.services.orchestrator.runtimes.predictions import NEVER, Expected, ExpectedRuntimes
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
@@ -74,6 +76,7 @@ async def simulate_learned(
     decompose: Decompose,
     kept: Floats | None = None,
     expected_kept: Floats | None = None,
+    half_life_s: float = math.inf,
 ) -> BatchOutcome:
     """Simulates one list to its end.
 
@@ -85,6 +88,7 @@ async def simulate_learned(
         decompose: learns and predicts.
         kept, expected_kept: for a policy that shares GPUs, as for `BatchSimulator`; the policy's knowledge of pairs is
             not learned.
+        half_life_s: as for `BatchSimulator`.
 
     Raises:
         AdlroError: decompose does not answer, or does not learn. There is no fallback: figures of a run with other
@@ -92,12 +96,19 @@ async def simulate_learned(
     """
     policy = act if isinstance(act, Policy) else _Evaluated(act)
     simulator = BatchSimulator(
-        cluster, arrays, preempts=policy.preempts, shares=policy.shares, kept=kept, expected_kept=expected_kept
+        cluster,
+        arrays,
+        preempts=policy.preempts,
+        shares=policy.shares,
+        kept=kept,
+        expected_kept=expected_kept,
+        half_life_s=half_life_s,
     )
     specs, pairs = specs_of(jobs), None
     if policy.shares and kept is not None:
         pairs = _pairs(specs, arrays, kept if expected_kept is None else expected_kept)
-    course = _Course(cluster, specs, await decompose.begin(cluster, specs), policy, simulator, decompose, pairs)
+    rules, job_ids = UserRules(half_life_s=half_life_s), await decompose.begin(cluster, specs)
+    course = _Course(cluster, specs, job_ids, policy, simulator, decompose, pairs, rules)
     await course.submit()
     while len(simulator.active):
         await course.follow()
@@ -146,6 +157,7 @@ class _Course:
         simulator: the list's simulator.
         decompose: learns and predicts.
         pairs: what jobs that share a GPU are expected to keep of their speeds; None: none shares one.
+        user_rules: of the users; None: none.
     """
 
     def __init__(
@@ -157,6 +169,7 @@ class _Course:
         simulator: BatchSimulator,
         decompose: Decompose,
         pairs: PairTable | None = None,
+        user_rules: UserRules | None = None,
     ) -> None:
         self._specs, self._job_ids = specs, job_ids
         self._simulator, self._decompose = simulator, decompose
@@ -164,8 +177,9 @@ class _Course:
         clock = Clock(ClockMode.VIRTUAL, 0.0, False, _BEFORE_S)
         can = Capabilities(virtual_clock=True, gangs=True, preemption=True, shares=pairs is not None)
         description = ClusterDescription(cluster, (), (), clock, _INCARNATION, 0, 1, capabilities=can)
+        min_run_s = 0.0 if policy.preempts else None
         self._core = Core(
-            reconcile.begin(description, None, _BEFORE_S, (), 1, {}, 0.0 if policy.preempts else None, pairs),
+            reconcile.begin(description, None, _BEFORE_S, (), 1, {}, min_run_s, pairs, user_rules),
             0,
             _INCARNATION,
             1,
@@ -279,6 +293,8 @@ class _Course:
                 return RuntimesPredicted(expected, self._predictions.standing)
             case effects.StopNow() | effects.Newest():
                 raise InternalError("nothing runs when a list begins, and every launch is answered at once")
+            case effects.ReadEnds():
+                raise AssertionError("no job of an evaluation waits for another one")
             case effects.More():
                 return inputs.Continue()
 

@@ -96,9 +96,15 @@ def best_duration_s(cluster: Cluster, jobs: JobArrays) -> Floats:
     """(N, J) shortest true duration on a GPU of the cluster that can hold the job; inf if none can."""
     best = np.full(jobs.submit_s.shape, np.inf)
     models = cluster.gpu_models
-    kinds = {(g.gpu_model, g.memory_mib, n.cpu_cores, n.memory_mib) for n, g in cluster.gpus()}
-    for model, gpu_memory_mib, cores, memory_mib in sorted(kinds):
+    kinds: dict[tuple[str, int, int, int], set[int]] = {}
+    for number, node in enumerate(cluster.nodes):
+        for gpu in node.gpus:
+            kind = gpu.gpu_model, gpu.memory_mib, node.cpu_cores, node.memory_mib
+            kinds.setdefault(kind, set()).add(number)
+    for (model, gpu_memory_mib, cores, memory_mib), nodes in sorted(kinds.items()):
         holds = room(jobs.cores, jobs.memory_mib, jobs.gpu_memory_mib, cores, memory_mib, gpu_memory_mib)
+        if jobs.node_allowed.shape[2]:
+            holds &= jobs.node_allowed[:, :, sorted(nodes)].any(axis=2)
         best = np.where(holds, np.minimum(best, jobs.duration_s[:, :, models.index(model)]), best)
     return best
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from adlro.decide.catalog import built_in, of_package
+from adlro.decide.own_source import package_names
 from adlro.decide.policies import POLICIES, Policy
-from adlro.decide.rollouts.policy import DqnLookahead
+from adlro.decide.policies.dqn import Dqn
 from adlro.errors import InvalidInput
 from adlro.kit.addresses import split_address
 from adlro.lab.evaluate.hyperscore import EQUAL, Weights
+from adlro.records.precedence import Precedence
 from adlro.workload.estimates import parse_runtime
 from adlro.workload.pairs import PAIR_KINDS
 from adlro.workload.scenario import SCENARIO_NAMES
@@ -23,9 +26,9 @@ LOWEST_LOAD, HIGHEST_LOAD = 1e-6, 1e6
 HIGHEST_WAIT_RATIO = 1e9
 """The limit of the orchestrator's setting."""
 TRACE = "trace"
-KNOWN: Mapping[str, type[Policy]] = {**POLICIES, DqnLookahead.name: DqnLookahead}
-"""Policies by name. Those with rollouts are not among "all": they take a hundred times as long, and one object per
-cluster."""
+KNOWN: Mapping[str, type[Policy]] = built_in()
+"""ADLRO's policies by name. Those with rollouts are not among "all": they take a hundred times as long, and one object
+per cluster."""
 REFERENCE = "fcfs"
 """HyperScore compares with this policy, so it is always simulated."""
 LEARNED = "learned"
@@ -53,6 +56,7 @@ class Request:
         weights: weights of HyperScore.
         wait_ratio: ratio of the limit on waits (policies/bounded_wait.py) of every policy, also own ones, 0 for none;
             None: each policy's own.
+        precedence: which waiting jobs go before others, under every policy; None: none do by rule.
 
     Raises:
         InvalidInput: names the invalid field.
@@ -75,6 +79,7 @@ class Request:
     redis_url: str | None = None
     weights: Weights = EQUAL
     wait_ratio: float | None = None
+    precedence: Precedence | None = None
 
     def __post_init__(self) -> None:
         for name in self.policies:
@@ -171,6 +176,16 @@ class Request:
         return {name: ratio if math.isfinite(ratio) else 0.0 for name, ratio in ratios.items()}
 
     @property
+    def versions(self) -> dict[str, str]:
+        """A digest of the checkpoint, or of the code, of each requested policy that has one."""
+        made = {name: self.own[name] if name in self.own else KNOWN[name]() for name in self.names}
+        return {
+            name: version
+            for name, policy in made.items()
+            if (version := policy.load().version if isinstance(policy, Dqn) else policy.version)
+        }
+
+    @property
     def wait_limit(self) -> str:
         """The limits in words: `no limit on waits`, `limit on waits of ratio 20`, or the differing policies."""
         by_ratio: dict[float, list[str]] = {}
@@ -207,7 +222,9 @@ def require_known(name: str, known: Sequence[str], field_name: str, what: str) -
 
 
 def parse_policies(text: str) -> tuple[str, ...]:
-    """Parses `fcfs,sjf`; `all` stands for every registered policy, `-name` after it removes one.
+    """Parses `fcfs,sjf`; `all` stands for every policy of ADLRO, `-name` after it removes one.
+
+    Names of policies of installed packages are known too.
 
     Raises:
         InvalidInput: an unknown name, or no policy remains.
@@ -218,7 +235,10 @@ def parse_policies(text: str) -> tuple[str, ...]:
             chosen |= dict.fromkeys(POLICIES)
             continue
         name = part.removeprefix("-")
-        require_known(name, ("all", *KNOWN), "policies", "policy")
+        try:
+            require_known(name, ("all", *all_names()), "policies", "policy")
+        except InvalidInput as error:
+            raise InvalidInput(f"{error.message}; one of your own comes with --policy-file", field="policies") from None
         if part.startswith("-"):
             chosen.pop(name, None)
         else:
@@ -226,6 +246,21 @@ def parse_policies(text: str) -> tuple[str, ...]:
     if not chosen:
         raise InvalidInput("policies: none is left", field="policies")
     return tuple(chosen)
+
+
+def all_names(own: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names of ADLRO's policies, of installed packages', and of some more."""
+    return (*KNOWN, *package_names(), *own)
+
+
+def split_own(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Policy]]:
+    """Names of ADLRO's policies, and the policies of installed packages by name.
+
+    Raises:
+        InvalidInput: one of these can't be used.
+    """
+    own: dict[str, Policy] = {name: of_package(name)() for name in names if name not in KNOWN}
+    return tuple(name for name in names if name in KNOWN), own
 
 
 def parse_loads(text: str) -> tuple[float, ...]:

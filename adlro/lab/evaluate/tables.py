@@ -77,9 +77,21 @@ class ProgressBar:
             self._console.print(f"{phase}: {done} of {total}")
 
 
+LOOK_FIRST = (
+    "Look first at MEAN JCT, the mean time from a job's submission to its end: lower is better. Then at P95 JCT and "
+    "MAX WAIT: what the unluckiest jobs get."
+)
+OF_INTERVALS = (
+    " A difference that is small beside the brackets may be chance; more lists (--seeds) make these narrower."
+)
+
+
 def print_tables(console: Console, document: dict[str, Any]) -> None:
-    """A table for each scenario and load: policies ordered by mean JCT."""
+    """A table for each scenario and load: policies ordered by mean JCT; above them, what to look at first."""
     rows = document["rows"]
+    if rows:
+        several_lists = any(row["seeds"] > 1 for row in rows)
+        console.print(f"\n[dim]{LOOK_FIRST}{OF_INTERVALS if several_lists else ''}[/]")
     cases = list(dict.fromkeys((row["scenario"], row["load"]) for row in rows))
     for scenario, load in cases:
         here = sorted(

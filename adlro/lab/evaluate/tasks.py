@@ -20,20 +20,21 @@ from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing import parent_process
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 import adlro.records.cluster
 import adlro.records.jobs
-import adlro.sim
-from adlro.decide import policies as policies_package
+from adlro.decide.own_policy import Own
 from adlro.decide.policies import Policy
 from adlro.errors import InternalError, InvalidInput
 from adlro.lab.evaluate.cases import Case
 from adlro.lab.evaluate.measure import Figures, figures_of
 from adlro.lab.evaluate.request import KNOWN, REFERENCE
 from adlro.lab.evaluate.tally import Tally
+from adlro.records.precedence import Precedence
 from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.job_arrays import JobArrays
 
@@ -46,6 +47,9 @@ RESULTS_FORMAT = 3
 _WIDE = 50 * 256
 """Jobs of a task: enough for numpy, few enough for a processor's cache and for a distribution over cores."""
 _CASES_KEPT = 8
+# What figures depend on: rooms whose every file counts.
+_CODE = ("adlro.decide", "adlro.lab.evaluate", "adlro.numeric", "adlro.sim", "adlro.state")
+_LEARNING = ("adlro.services.decompose", "adlro.services.orchestrator", "adlro.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +68,28 @@ class Setup:
 
     `decompose`: the address for cases with learned runtimes; None: each process starts its own.
     `wait_ratio`: ratio of every policy's limit on waits, 0 for none; None: each policy's own.
+    `precedence`: which waiting jobs go before others, under every policy; None: none do by rule.
     """
 
     cases: tuple[Case, ...]
     own: Mapping[str, Policy]
     decompose: GivenDecompose | None = None
     wait_ratio: float | None = None
+    precedence: Precedence | None = None
 
     def policy(self, name: str, case: Case) -> Policy:
         """The policy with its settings for a case."""
-        if name in self.own:
-            policy = self.own[name] if self.wait_ratio is None else copy.copy(self.own[name])
+        given = self.own.get(name)
+        if isinstance(given, Own):  # a new one for each task: what it remembers must not depend on the other tasks
+            policy: Policy = type(given)(case.load)
+        elif given is not None:
+            policy = given if self.wait_ratio is None and self.precedence is None else copy.copy(given)
         else:
             policy = KNOWN[name]() if case.load is None else KNOWN[name].for_load(case.load)
         if self.wait_ratio is not None:
             policy.wait_ratio = self.wait_ratio or math.inf
+        if self.precedence is not None:
+            policy.precedence = self.precedence
         return policy
 
     def run(self, task: Task) -> Figures:
@@ -126,6 +137,7 @@ class Setup:
                 decompose,
                 case.true_pairs.kept,
                 case.expected_pairs.kept,
+                math.inf if self.precedence is None else self.precedence.half_life_s,
             )
 
     @functools.cached_property
@@ -159,13 +171,15 @@ class Setup:
             "own": self.own,
             "decompose": self.decompose,
             "wait_ratio": self.wait_ratio,
+            "precedence": self.precedence,
         }
 
 
 def simulator_for(case: Case, arrays: JobArrays, policy: Policy) -> BatchSimulator:
     """The simulator of lists of a case, which asks as the policy wants; GPUs are shared where it shares them."""
+    half_life_s = math.inf if policy.precedence is None else policy.precedence.half_life_s
     if not policy.shares:
-        return BatchSimulator(case.cluster, arrays, preempts=policy.preempts)
+        return BatchSimulator(case.cluster, arrays, preempts=policy.preempts, half_life_s=half_life_s)
     return BatchSimulator(
         case.cluster,
         arrays,
@@ -173,11 +187,20 @@ def simulator_for(case: Case, arrays: JobArrays, policy: Policy) -> BatchSimulat
         shares=True,
         kept=case.true_pairs.kept,
         expected_kept=case.expected_pairs.kept,
+        half_life_s=half_life_s,
     )
 
 
-def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
-    """All tasks, those on the same lists consecutive. Independent of the machine, so that a run can be resumed."""
+def cut(cases: Sequence[Case], names: Sequence[str], own: Mapping[str, Policy] = MappingProxyType({})) -> list[Task]:
+    """All tasks, those on the same lists consecutive. Independent of the machine, so that a run can be resumed.
+
+    Args:
+        cases: with their lists.
+        names: of all policies.
+        own: those that are not ADLRO's, by name.
+    """
+    alone = {name for name in names if name in KNOWN and KNOWN[name].one_cluster}
+    alone |= {name for name, policy in own.items() if policy.one_cluster}
     tasks = []
     for number, case in enumerate(cases):
         # An initially empty memory learns from only one list.
@@ -186,8 +209,8 @@ def cut(cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
             last = min(first + wide, case.lists)
             for name in names:
                 # A policy with a cluster's memory gets a separate list and a new object for each.
-                own = 1 if name in KNOWN and KNOWN[name].one_cluster else last - first
-                tasks += [Task(name, number, each, min(each + own, last)) for each in range(first, last, own)]
+                size = 1 if name in alone else last - first
+                tasks += [Task(name, number, each, min(each + size, last)) for each in range(first, last, size)]
     return tasks
 
 
@@ -199,6 +222,7 @@ def key_of(setup: Setup, task: Task) -> str:
         "code": code_digest(),
         "policy": task.policy,
         "wait_ratio": setup.wait_ratio,
+        "precedence": None if setup.precedence is None else setup.precedence.text,
         "own": _pickle_digest(task.policy, setup.own[task.policy]) if task.policy in setup.own else None,
         "case": case.digest,
         "lists": [task.first, task.last],
@@ -209,13 +233,10 @@ def key_of(setup: Setup, task: Task) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """A digest of the files of the simulator, the policies and this package, and of their dependencies."""
+    """A digest of the files of the simulator, the policies and this package, and of what they depend on."""
     digest = hashlib.blake2b(digest_size=16)
-    here = Path(__file__).parent
-    # Planes and rollouts also affect decisions.
-    deciding = [Path(str(policies_package.__file__)).parent, here.parent / "planes", here.parent / "rollouts"]
-    for root in [Path(str(adlro.sim.__file__)).parent, *deciding, here]:
-        _add_files(digest, root.rglob("*"), root)
+    for root in _CODE:
+        _add_files(digest, _folder(root).rglob("*"), _folder(root))
     for module in (adlro.records.cluster, adlro.records.jobs):
         digest.update(Path(str(module.__file__)).read_bytes())
     for package in ("numpy", "numba", "scipy", "onnxruntime"):
@@ -225,14 +246,19 @@ def code_digest() -> str:
 
 @functools.cache
 def learning_digest() -> str:
-    """A digest of the files of an own decompose and of its client."""
+    """A digest of the files of an own decompose, and of what asks it."""
     digest = hashlib.blake2b(digest_size=16)
-    asking = Path(__file__).parent.parent
-    _add_files(digest, asking.glob("*"), asking)
-    found = importlib.util.find_spec("adlro.services.decompose")
-    for place in (found.submodule_search_locations or []) if found is not None else []:
-        _add_files(digest, Path(place).rglob("*"), Path(place))
+    for root in _LEARNING:
+        if importlib.util.find_spec(root) is not None:
+            _add_files(digest, _folder(root).rglob("*"), _folder(root))
     return digest.hexdigest()
+
+
+def _folder(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
 
 
 def _add_files(digest: hashlib.blake2b, files: Iterable[Path], root: Path) -> None:

@@ -25,10 +25,10 @@ _THE_LIST = np.zeros(1, dtype=np.int64)
 def decision_times_us(setup: Setup, policy_name: str, case_number: int) -> Floats:
     """(D,) durations of single decisions, microseconds of wall time; at least one."""
     case = setup.cases[case_number]
-    policy = setup.policy(policy_name, case)
     times_us: list[float] = []
     ends_s = time.monotonic() + BUDGET_S
     for number in range(min(LISTS, case.lists)):
+        policy = setup.policy(policy_name, case)
         arrays, tally = setup.arrays(case_number, number, number + 1), Tally(policy, 1)
         simulator = simulator_for(case, arrays, policy)
         seen = 0

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from adlro.cli.shell import PlainCommand
 from adlro.errors import AdlroError, InvalidInput
 from adlro.lab.learn.recipes import ALIASES, DEFAULT, RECIPES, QRecipe, recipe_named
 from adlro.terminal import escape
@@ -34,7 +35,7 @@ OF_Q_LEARNING = ", ".join(name for name, recipe in RECIPES.items() if isinstance
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def run(
     folder: Annotated[
         Path,

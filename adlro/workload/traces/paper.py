@@ -32,18 +32,22 @@ PAPER_OPTIONAL_COLUMNS = (
     "lost_s",
     "grace_s",
     "shareable",
+    "exclusive",
+    "node_ids",
+    "excluded_node_ids",
 )
 """What a file may have beside `PAPER_COLUMNS`; an empty field is as a missing column."""
 
 _MOST_GPUS, _MOST_GRACE_S = 1024, 3600.0
-_BETWEEN_MODELS = ";"
+_BETWEEN_NAMES = ";"
 _YES, _NO = "true", "false"
 
 
 def read_paper_csv(path: str | Path) -> list[WorkloadJob]:
     """Reads a job list: a header line with `PAPER_COLUMNS` and perhaps `PAPER_OPTIONAL_COLUMNS`, one job per line.
 
-    A job with `restart_s` can be stopped for others; `gpu_models` are separated by semicolons. Also gzipped, `.gz`.
+    A job with `restart_s` can be stopped for others; `gpu_models`, and ids of nodes, are separated by semicolons. Also
+    gzipped, `.gz`.
 
     Raises:
         InvalidInput: names file, line and field.
@@ -73,9 +77,12 @@ def read_paper_csv(path: str | Path) -> list[WorkloadJob]:
                 max_node_count=row.whole("max_node_count", least=0, most=_MOST_GPUS)
                 if row.given("max_node_count")
                 else 0,
-                gpu_models=_models(row) if row.given("gpu_models") else (),
+                gpu_models=_names(row, "gpu_models"),
                 preemptible=_stops(row),
                 shareable=_shareable(row, gpu_count),
+                exclusive=_exclusive(row),
+                node_ids=_names(row, "node_ids"),
+                excluded_node_ids=_names(row, "excluded_node_ids"),
             )
         )
     if not jobs:
@@ -119,20 +126,25 @@ _TEXTS: Mapping[str, Callable[[WorkloadJob], str]] = {
     "expected_runtime_s": lambda job: _or_nothing(job.expected_runtime_s),
     "gpu_count": lambda job: str(job.gpu_count),
     "max_node_count": lambda job: str(job.max_node_count),
-    "gpu_models": lambda job: _BETWEEN_MODELS.join(job.gpu_models),
+    "gpu_models": lambda job: _BETWEEN_NAMES.join(job.gpu_models),
     "restart_s": _of_stops("restart_s"),
     "lost_s": _of_stops("lost_s"),
     "grace_s": _of_stops("grace_s"),
     "shareable": lambda job: _YES if job.shareable else _NO,
+    "exclusive": lambda job: _YES if job.exclusive else _NO,
+    "node_ids": lambda job: _BETWEEN_NAMES.join(job.node_ids),
+    "excluded_node_ids": lambda job: _BETWEEN_NAMES.join(job.excluded_node_ids),
 }
-_DEFAULTS = {"gpu_count": "1", "max_node_count": "0", "shareable": _NO}
+_DEFAULTS = {"gpu_count": "1", "max_node_count": "0", "shareable": _NO, "exclusive": _NO}
 
 
-def _models(row: Row) -> tuple[str, ...]:
-    models = tuple(each.strip() for each in row.text("gpu_models").split(_BETWEEN_MODELS))
-    if not all(models) or len(set(models)) < len(models):
-        row.refuse("gpu_models", f"must be different names with '{_BETWEEN_MODELS}' between them")
-    return models
+def _names(row: Row, column: str) -> tuple[str, ...]:
+    if not row.given(column):
+        return ()
+    names = tuple(each.strip() for each in row.text(column).split(_BETWEEN_NAMES))
+    if not all(names) or len(set(names)) < len(names):
+        row.refuse(column, f"must be different names with '{_BETWEEN_NAMES}' between them")
+    return names
 
 
 def _stops(row: Row) -> Preemptible | None:
@@ -148,11 +160,23 @@ def _stops(row: Row) -> Preemptible | None:
     )
 
 
-def _shareable(row: Row, gpu_count: int) -> bool:
-    if not row.given("shareable"):
+def _is_true(row: Row, column: str) -> bool:
+    if not row.given(column):
         return False
-    if row.text("shareable") not in (_YES, _NO):
-        row.refuse("shareable", f"must be {_YES} or {_NO}, not '{row.text('shareable')}'")
-    if row.text("shareable") == _YES and gpu_count > 1:
+    if row.text(column) not in (_YES, _NO):
+        row.refuse(column, f"must be {_YES} or {_NO}, not '{row.text(column)}'")
+    return row.text(column) == _YES
+
+
+def _shareable(row: Row, gpu_count: int) -> bool:
+    shareable = _is_true(row, "shareable")
+    if shareable and gpu_count > 1:
         row.refuse("shareable", f"only a job of one GPU can share it (gpu_count is {gpu_count})")
-    return row.text("shareable") == _YES
+    return shareable
+
+
+def _exclusive(row: Row) -> bool:
+    exclusive = _is_true(row, "exclusive")
+    if exclusive and _is_true(row, "shareable"):
+        row.refuse("exclusive", "an exclusive job shares no GPU: shareable must be false")
+    return exclusive

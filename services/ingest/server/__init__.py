@@ -93,7 +93,7 @@ class IngestService:
         active = ActiveJobs(store)
         listing = JobList(store, PageTokens(self._redis), active, self._ended)
         self._logs = JobLogs(settings.cluster_address, Credentials.of_service(settings), store, self._watch)
-        admission = Admission(clusters, settings.cluster)
+        admission = Admission(clusters, settings.cluster, store)
         histories = AttemptHistories(
             store, active, self._ended, clusters, settings.cluster, settings.max_message_bytes, may_know
         )

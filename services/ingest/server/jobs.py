@@ -14,7 +14,9 @@ from adlro.errors import AdlroError, LimitExceeded
 from adlro.kit.identity import current_caller
 from adlro.kit.validation import attempt_each
 from adlro.records.identity import Identity, Role
+from adlro.records.job_requests import JobRequest, JobRequestKind
 from adlro.records.jobs import Job
+from adlro.records.submitting import SubmittedArray
 from adlro.records.watching import JobEvent, JobEventKind, JobOrder, JobView
 from adlro.services.ingest.admission import Admission
 from adlro.services.ingest.groups import GroupedWrites
@@ -22,19 +24,21 @@ from adlro.services.ingest.history import AttemptHistories, AttemptQuery
 from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.ownership import (
     JobsAsSeen,
-    check_cancels,
+    check_changes,
     check_sees,
     check_submits,
     must_ask_first,
     only_visible,
 )
 from adlro.services.ingest.server.logs import JobLogs
+from adlro.services.ingest.server.requests import JobRequests
 from adlro.services.ingest.server.streams import SHUTTING_DOWN, until
 from adlro.services.ingest.server.submitted import MAX_JOBS, SubmissionAnswers
 from adlro.services.ingest.watch import Change, Form, JobWatch
 from adlro.store import Created, JobStore, NewJob
 from adlro.v1 import job_service_pb2, job_service_pb2_grpc
 from adlro.wire import (
+    array_to_proto,
     change_to_proto,
     changes_end,
     filter_from_proto,
@@ -45,6 +49,7 @@ from adlro.wire import (
     page_to_proto,
     spec_from_proto,
     submitted_to_proto,
+    update_from_proto,
 )
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -78,6 +83,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> None:
         self._store = store
         self._as_seen = JobsAsSeen(store)
+        self._requests = JobRequests(store, self._as_seen)
         self._creates = creates
         self._admission = admission
         self._listing = listing
@@ -136,6 +142,20 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             raise _after_jobs(failure, jobs)
         return submitted_to_proto(jobs.submitted)
 
+    async def SubmitArray(
+        self, request: job_service_pb2.SubmitArrayRequest, context: Context
+    ) -> job_service_pb2.SubmitArrayResponse:
+        """Accepts the jobs of an array, all or none."""
+        spec = spec_from_proto(request.job)
+        check_submits(spec)
+        new = await self._admission.admit_array(
+            spec, tuple(request.indexes), request.max_running_count, request.request_id
+        )
+        created = await self._store.create_array(new)
+        return array_to_proto(
+            SubmittedArray(created.array_id, created.first_job_id, created.count, existing=created.existing)
+        )
+
     async def GetJob(self, request: job_service_pb2.GetJobRequest, context: Context) -> job_service_pb2.GetJobResponse:
         """One job."""
         job = await self._store.get(request.job_id)
@@ -156,9 +176,42 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
     ) -> job_service_pb2.CancelJobResponse:
         """Requests a job's cancellation."""
         if must_ask_first():
-            check_cancels(await self._store.get(request.job_id))
+            check_changes(await self._store.get(request.job_id))
         cancelled = await self._store.request_cancel(request.job_id)
         return job_service_pb2.CancelJobResponse(job=job_to_proto(await self._as_seen.one(cancelled)))
+
+    async def CancelJobs(
+        self, request: job_service_pb2.CancelJobsRequest, context: Context
+    ) -> job_service_pb2.CancelJobsResponse:
+        """Requests the cancellation of several jobs."""
+        return job_service_pb2.CancelJobsResponse(results=await self._requests.cancel(request.job_ids))
+
+    async def HoldJobs(
+        self, request: job_service_pb2.HoldJobsRequest, context: Context
+    ) -> job_service_pb2.HoldJobsResponse:
+        """Requests that waiting jobs start only after their release."""
+        asked = JobRequest(JobRequestKind.HOLD)
+        return job_service_pb2.HoldJobsResponse(
+            results=await self._requests.ask(asked, request.job_ids, request.request_id)
+        )
+
+    async def ReleaseJobs(
+        self, request: job_service_pb2.ReleaseJobsRequest, context: Context
+    ) -> job_service_pb2.ReleaseJobsResponse:
+        """Requests the release of held jobs."""
+        asked = JobRequest(JobRequestKind.RELEASE)
+        return job_service_pb2.ReleaseJobsResponse(
+            results=await self._requests.ask(asked, request.job_ids, request.request_id)
+        )
+
+    async def UpdateJobs(
+        self, request: job_service_pb2.UpdateJobsRequest, context: Context
+    ) -> job_service_pb2.UpdateJobsResponse:
+        """Requests a change of waiting jobs."""
+        asked = JobRequest(JobRequestKind.UPDATE, update_from_proto(request.update))
+        return job_service_pb2.UpdateJobsResponse(
+            results=await self._requests.ask(asked, request.job_ids, request.request_id)
+        )
 
     # Typed wider than the generated base class: the kit lets a stream yield serialised messages.
     async def WatchJobs(  # type: ignore[override]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from adlro.decide.catalog import Absent
 from adlro.decide.policies.base import Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.records.decisions import DecisionBasis
@@ -14,6 +15,7 @@ from adlro.services.orchestrator.deciding.decision_log import DecisionLog
 from adlro.services.orchestrator.deciding.decisions import FALLBACK
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.shadow import Shadow
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 
 
 @dataclass(slots=True)
@@ -23,6 +25,7 @@ class Acting:
     Attributes:
         policy: the acting policy.
         drained: the drained nodes, with the reasons.
+        user_rules: quotas, shares and groups of users.
         decisions: the log of decisions.
         guard: the guard of the policy.
         shadow: the shadow policy, if any.
@@ -39,6 +42,7 @@ class Acting:
     incarnation: str = ""
     told_s: float = 0.0
     ask_again: bool = False
+    user_rules: UserRules = field(default_factory=UserRules)
     _clock: Clock | None = None
     _clock_read_at: float = 0.0
 
@@ -50,7 +54,7 @@ class Acting:
     @property
     def deciding(self) -> tuple[str, DecisionBasis]:
         """Who made the last decision, or will make the first, and that decision's basis."""
-        missing = isinstance(self.policy, Dqn) and not self.policy.version
+        missing = isinstance(self.policy, Absent) or (isinstance(self.policy, Dqn) and not self.policy.version)
         basis = DecisionBasis.MISSING if missing else self.guard.basis_of(self.policy)
         return (FALLBACK if basis.fallback else self.policy.name), basis
 

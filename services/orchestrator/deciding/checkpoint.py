@@ -133,7 +133,7 @@ class Checkpoint:
             self._log.error("checkpoint refused", path=file.name, problem=why, **self._serves())
             return False
         before, self.policy, self._serving = self.policy, policy, file
-        policy.wait_ratio = before.wait_ratio
+        policy.wait_ratio, policy.precedence = before.wait_ratio, before.precedence
         self.loaded += 1
         self._on_read(True)
         self._log.info("checkpoint in use", path=file.name, version=policy.version, before=before.version)

@@ -1,13 +1,14 @@
 """Decides with a policy, or with `hold_gang` if the policy fails. Arrays; no I/O.
 
-A policy fails if it has no checkpoint, raises, answers with values that are not finite, is late, or reports an
-observation outside its training range. The guard counts and logs each failure by reason, and no failure delays a
-decision beyond the deadline. In real and scaled time, a policy that is not trusted (`guarded`, the learned ones) always
-decides in a thread, however quick it was before: the lease, health checks and callers continue, and a policy that hangs
-blocks nothing else. A trusted policy whose decisions take long also decides in a thread.
+A policy fails if it has no checkpoint or is not there, raises, answers with values that are not finite, is late, or
+reports an observation outside its training range. The guard counts and logs each failure by reason, and no failure
+delays a decision beyond the deadline. In real and scaled time, a policy that is not trusted (`guarded`: the learned
+ones and those of one's own) always decides in a thread, however quick it was before: the lease, health checks and
+callers continue, and a policy that hangs blocks nothing else. A trusted policy whose decisions take long also decides
+in a thread.
 
 In virtual time the clock waits for the decision, so only a policy that hangs is late; a policy that was quick so far
-decides on the event loop.
+decides on the event loop, but for one of one's own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import structlog
 
+from adlro.decide.catalog import POLICY_MISSING
+from adlro.decide.own_policy import Own
 from adlro.decide.policies.base import BusyStart, Judgement, Policy
 from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
 from adlro.decide.policies.hold_gang import HoldGang
@@ -116,7 +119,8 @@ class Guard:
                 self._worker, self._hangs = SideThread("decide"), False
         try:
             quick = observation.pair_count <= INLINE_PAIRS and self._recent_s < INLINE_S
-            if quick and (virtual or not policy.guarded):
+            # Code of one's own that hangs would block this process, however quick it was before.
+            if quick and (virtual or not policy.guarded) and not isinstance(policy, Own):
                 judgement = self._timed(policy, observation)
             else:
                 judgement = await self._aside(policy, observation, virtual)
@@ -156,6 +160,10 @@ class Guard:
             judge = policy.judge
             if policy.one_cluster and isinstance(policy, Dqn):
                 judge = functools.partial(Dqn.weigh, policy)
+            elif policy.one_cluster and isinstance(policy, Own):
+                other = type(policy)()
+                other.wait_ratio, other.precedence = policy.wait_ratio, policy.precedence
+                judge = other.judge
             judgement = await self._explainer.run(lambda: judge(observation), HANGS_S)
             if _sound(observation, judgement):
                 return judgement
@@ -211,7 +219,7 @@ class Guard:
         return judgement
 
     def _fallback_of(self, policy: Policy) -> Policy:
-        self._fallback.wait_ratio = policy.wait_ratio
+        self._fallback.wait_ratio, self._fallback.precedence = policy.wait_ratio, policy.precedence
         return self._fallback
 
     def _note(self, reason: DecisionBasis, policy: Policy, why: str, error: Exception | None = None) -> None:
@@ -235,7 +243,7 @@ class Guard:
 
 
 def _reason_of(error: AdlroError) -> DecisionBasis:
-    return DecisionBasis.MISSING if error.reason == CHECKPOINT_MISSING else DecisionBasis.FAILED
+    return DecisionBasis.MISSING if error.reason in (CHECKPOINT_MISSING, POLICY_MISSING) else DecisionBasis.FAILED
 
 
 def _sound(observation: Observation, judgement: Judgement) -> bool:
@@ -295,7 +303,7 @@ def may_stop_for(observation: Observation, start: BusyStart) -> bool:
     """Whether a waiting job can start on GPUs of one cluster once the jobs there are stopped, and these may be."""
     job, gpus, stops = start.job, list(start.gpus), observation.preemption
     idle = observation.gpu_idle[0]
-    if stops is None:
+    if stops is None or (observation.nodes is not None and observation.nodes.job_exclusive[0, job]):
         return False
     count = 1 if observation.gangs is None else int(observation.gangs.gpu_count[0, job])
     if len(set(gpus)) != count or len(gpus) != count or not all(0 <= gpu < len(idle) for gpu in gpus):

@@ -36,6 +36,9 @@ class Mask(enum.IntEnum):
     REJECTED_KEPT_FREE = 10  # its node has GPUs that are kept free for another job
     EQUAL = 11
     OUTSIDE = 12
+    # The cluster's again, behind MODEL and behind BUSY:
+    NODE = 13
+    NODE_SHARED = 14
 
 
 def masks(spec: JobSpec, occupancy: Occupancy) -> Ints:
@@ -45,10 +48,14 @@ def masks(spec: JobSpec, occupancy: Occupancy) -> Ints:
     found: Ints = np.zeros(len(layout.gpu_ids), dtype=np.int64)
     found[(occupancy.memory_free_mib < spec.memory_mib)[node]] = Mask.MEMORY
     found[(occupancy.cores_free < spec.cpu_cores)[node]] = Mask.CORES
+    if spec.exclusive:
+        found[occupancy.node_busy[node]] = Mask.NODE_SHARED
     found[~occupancy.idle] = Mask.BUSY
     found[layout.gpu_memory_mib < spec.gpu_memory_mib] = Mask.GPU_MEMORY
     found[occupancy.drained[node]] = Mask.DRAINED
     found[occupancy.lost] = Mask.LOST
+    if spec.chooses_nodes:
+        found[~layout.allowed_nodes(spec)[node]] = Mask.NODE
     accepted = np.array([spec.accepts(model) for model in layout.gpu_models])
     found[~accepted[layout.gpu_model]] = Mask.MODEL
     return found
@@ -65,6 +72,10 @@ def in_words(mask: Mask, spec: JobSpec) -> str:
             return "its node is drained"
         case Mask.GPU_MEMORY:
             return f"needs {spec.gpu_memory_mib} MiB of GPU memory, it has less"
+        case Mask.NODE:
+            return "the job excludes its node"
+        case Mask.NODE_SHARED:
+            return "the job is exclusive, and others run on its node"
         case Mask.BUSY:
             return "busy with other jobs"
         case Mask.CORES:

@@ -13,16 +13,18 @@ from typing import Any
 
 import structlog
 
-from adlro.decide.policies import DEFAULT_POLICY, POLICIES, Policy
+from adlro.decide.catalog import Absent, catalog
+from adlro.decide.policies import DEFAULT_POLICY, Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.rollouts.policy import DqnLookahead
-from adlro.errors import InvalidInput
+from adlro.records.precedence import Precedence
 from adlro.records.status import OfferedPolicy
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.deciding.checkpoint import Checkpoint
 from adlro.services.orchestrator.deciding.decision_log import DecisionLog
 from adlro.services.orchestrator.deciding.guard import Guard
 from adlro.services.orchestrator.deciding.shadow import OUTCOMES, Shadow
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.metrics import OrchestratorMetrics
 from adlro.store.keys import POLICY, SHADOW
 
@@ -37,6 +39,8 @@ class Choices:
         checkpoint: the learned policy's checkpoint, a file or a folder; None: the one that ADLRO includes.
         deadline_s: deadline of the learned policy's decisions.
         wait_ratio: the limit's ratio for every policy (policies/bounded_wait.py), 0 for none; None: each policy's own.
+        files: policies of files, each as PATH:CLASS.
+        precedence: which waiting jobs go before others, for every policy; None: the policy alone decides.
     """
 
     policy: str = ""
@@ -44,10 +48,15 @@ class Choices:
     checkpoint: Path | None = None
     deadline_s: float = 0.05
     wait_ratio: float | None = None
+    files: tuple[str, ...] = ()
+    precedence: Precedence | None = None
 
 
 class PolicySelection:
     """Sets the policies of `acting` as selected.
+
+    A policy of a file or a package that can't be used does not keep the service from its start: where it is selected,
+    `hold_gang` decides in its place, and the status says why.
 
     Args:
         redis: stores the selected names.
@@ -59,9 +68,10 @@ class PolicySelection:
     Attributes:
         acting: the state with the acting policy.
         checkpoint: the learned policy's checkpoint.
+        catalog: the policies that can be selected.
 
     Raises:
-        InvalidInput: no such policy.
+        InvalidInput: no such policy, though all files and packages could be used.
     """
 
     def __init__(
@@ -74,17 +84,22 @@ class PolicySelection:
     ) -> None:
         self.checkpoint = Checkpoint(choices.checkpoint, log, metrics.count_checkpoint)
         self._redis = redis
-        self._wait_ratio = choices.wait_ratio
+        self._wait_ratio, self._precedence = choices.wait_ratio, choices.precedence
         self._first_policy, self._first_shadow = choices.policy, choices.shadow
+        self.catalog = catalog(choices.files)
+        for each in self.catalog.broken:
+            log.warning("a policy can't be used", policy=each.name, problem=each.problem)
         for name in filter(None, (choices.policy, choices.shadow)):
-            _check(name)
+            if not self.catalog.broken:
+                self.catalog.kind(name)
         metrics.declare_shadow_outcomes(OUTCOMES)
         self.acting = Acting(
-            self.make(choices.policy or DEFAULT_POLICY),
+            self._made_or_absent(choices.policy or DEFAULT_POLICY),
             {},
             DecisionLog(decisions_kept),
             Guard(choices.deadline_s, log, metrics.count_fallback, metrics.overdue.inc),
             Shadow(log, metrics.count_shadow),
+            user_rules=UserRules() if (rule := self._precedence) is None else UserRules(half_life_s=rule.half_life_s),
         )
 
     @property
@@ -96,23 +111,32 @@ class PolicySelection:
     def problem(self) -> str:
         """Why the acting policy does not decide; empty: it does."""
         policy = self.acting.policy
+        if isinstance(policy, Absent):
+            return f"{policy.name} is not used: {policy.problem}"
         return self.checkpoint.problem if isinstance(policy, Dqn) and not policy.version else self.acting.guard.problem
 
     @property
     def offered(self) -> list[OfferedPolicy]:
         """The policies that can be selected."""
         learned = self.checkpoint
-        return [
+        usable = [
             OfferedPolicy(
                 name=name,
                 description=policy.description,
                 acting=name == self.acting.policy.name,
                 shadow=name == self.shadow,
-                version=learned.policy.version if issubclass(policy, Dqn) else "",
+                version=learned.policy.version if issubclass(policy, Dqn) else str(policy.version),
                 problem=learned.problem if issubclass(policy, Dqn) else "",
+                advice=policy.advice,
+                source=self.catalog.source_of(name),
             )
-            for name, policy in _known().items()
+            for name, policy in self.catalog.kinds.items()
         ]
+        broken = [
+            OfferedPolicy(name=each.name, description="", acting=False, problem=each.problem, source=each.source)
+            for each in self.catalog.broken
+        ]
+        return usable + broken
 
     def make(self, name: str, before: Policy | None = None) -> Policy:
         """The policy of a name, with the settings of this service.
@@ -124,8 +148,7 @@ class PolicySelection:
         Raises:
             InvalidInput: unknown policy.
         """
-        _check(name)
-        learned, kind = self.checkpoint.policy, _known()[name]
+        learned, kind = self.checkpoint.policy, self.catalog.kind(name)
         policy: Policy
         if kind is Dqn:
             policy = learned
@@ -133,8 +156,18 @@ class PolicySelection:
             policy = kind.of(learned, before)
         else:
             policy = kind()
+        return self._with_rules(policy)
+
+    def _made_or_absent(self, name: str, before: Policy | None = None) -> Policy:
+        """The policy of a name that may no longer be there."""
+        if name in self.catalog.kinds:
+            return self.make(name, before)
+        return self._with_rules(self.catalog.absent(name))
+
+    def _with_rules(self, policy: Policy) -> Policy:
         if self._wait_ratio is not None:
             policy.wait_ratio = self._wait_ratio or math.inf
+        policy.precedence = self._precedence
         return policy
 
     async def load(self) -> None:
@@ -144,14 +177,14 @@ class PolicySelection:
             await self._redis.set(POLICY, self._first_policy)
             self.acting.ask_again = chosen != self._first_policy.encode()
             chosen, self._first_policy = self._first_policy.encode(), ""
-        if chosen and chosen.decode() in _known():
-            self.acting.policy = self.make(chosen.decode(), self.acting.policy)
+        if chosen:
+            self.acting.policy = self._made_or_absent(chosen.decode(), self.acting.policy)
         if self._first_shadow:
             await self._redis.set(SHADOW, self._first_shadow)
             self._first_shadow = ""
         beside = ((await self._redis.get(SHADOW)) or b"").decode()
         if beside != self.shadow:
-            self.acting.shadow.set(self.make(beside) if beside in _known() else None)
+            self.acting.shadow.set(self._made_or_absent(beside) if beside else None)
 
     async def set_policy(self, name: str) -> str:
         """Selects another acting policy; returns the previous one.
@@ -159,7 +192,7 @@ class PolicySelection:
         Raises:
             InvalidInput: unknown policy.
         """
-        _check(name)
+        self.catalog.kind(name)
         await self._redis.set(POLICY, name)
         # Created only now: a checkpoint may have appeared meanwhile.
         before, self.acting.policy = self.acting.policy.name, self.make(name, self.acting.policy)
@@ -172,7 +205,7 @@ class PolicySelection:
             InvalidInput: unknown policy.
         """
         if name:
-            _check(name)
+            self.catalog.kind(name)
         await self._redis.set(SHADOW, name)
         before = self.shadow
         self.acting.shadow.set(self.make(name, self.acting.shadow.policy) if name else None)
@@ -198,13 +231,3 @@ class PolicySelection:
         self.checkpoint.close()
         self.acting.guard.close()
         self.acting.shadow.close()
-
-
-def _known() -> dict[str, type[Policy]]:
-    """Policies by name; those with rollouts depend on the package of policies, so they can't be part of it."""
-    return {**POLICIES, DqnLookahead.name: DqnLookahead}
-
-
-def _check(name: str) -> None:
-    if name not in (known := _known()):
-        raise InvalidInput(f"policy: there is no policy {name!r}; there are {', '.join(known)}", field="policy")

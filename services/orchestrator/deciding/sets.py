@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adlro.placement import gpus_that_fit
+from adlro.placement import fewest_nodes, gpus_that_fit
 from adlro.records.jobs import JobSpec
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.state.gangs import NEVER, gpus_of
@@ -73,18 +73,30 @@ def why_no_set(spec: JobSpec, occupancy: Occupancy, model: int) -> str:
     layout = occupancy.layout
     if not spec.accepts(layout.gpu_models[model]):
         return "the job does not accept this model"
-    packed = int(layout.packed_nodes(spec)[model])
-    if packed == NEVER:
+    fewest = fewest_own_nodes(spec, occupancy, model)
+    if fewest == NEVER:
         most = f" on at most {in_nodes(spec.max_node_count)}" if spec.max_node_count else ""
         return f"the cluster can never give it {spec.gpu_count} of these GPUs{most}, with {with_each(spec)}"
-    able = given_by_nodes(spec, occupancy, model, occupancy.usable & occupancy.idle)
+    may = occupancy.layout.allowed_nodes(spec) & ~(occupancy.node_busy & spec.exclusive)
+    able = given_by_nodes(spec, occupancy, model, occupancy.usable & occupancy.idle & may[layout.gpu_node])
     count = sum(able)
     free = f"{count} {'is' if count == 1 else 'are'} free, on {in_nodes(len(able))}" if able else "none is free"
     if len(able) > 1:
         free += f", at most {max(able)} on one"
-    most_nodes = min(spec.max_node_count or spec.gpu_count, spec.gpu_count)
-    more = ", or on more where it runs slower" if packed < most_nodes else ""
-    return f"needs {spec.gpu_count} GPUs on {in_nodes(packed)}{more}; {free}"
+    own_nodes = int(np.count_nonzero(layout.allowed_nodes(spec)))
+    most_nodes = min(spec.max_node_count or spec.gpu_count, spec.gpu_count, own_nodes)
+    more = ", or on more where it runs slower" if fewest < most_nodes else ""
+    return f"needs {spec.gpu_count} GPUs on {in_nodes(fewest)}{more}; {free}"
+
+
+def fewest_own_nodes(spec: JobSpec, occupancy: Occupancy, model: int) -> int:
+    """The fewest nodes, of those that a job may run on, that hold it on a model's GPUs when empty; NEVER: none do."""
+    layout = occupancy.layout
+    packed = int(layout.possible_nodes(spec)[model])
+    if packed == NEVER or not spec.chooses_nodes:
+        return packed
+    own = layout.allowed_nodes(spec)[layout.gpu_node]
+    return fewest_nodes(given_by_nodes(spec, occupancy, model, own, empty=True), spec.gpu_count) or NEVER
 
 
 def given_by_nodes(spec: JobSpec, occupancy: Occupancy, model: int, gpus: Bools, *, empty: bool = False) -> list[int]:

@@ -33,6 +33,8 @@ def gpus_for_one(spec: JobSpec, occupancy: Occupancy) -> Bools:
         & (occupancy.cores_free[node] >= spec.cpu_cores)
         & (occupancy.memory_free_mib[node] >= spec.memory_mib)
     )
+    if spec.exclusive:
+        able &= ~occupancy.node_busy[node]
     return able
 
 
@@ -67,6 +69,36 @@ def _given(spec: JobSpec, occupancy: Occupancy, able: Bools) -> Ints:
     return np.maximum(counts, 0)
 
 
+def shortage(spec: JobSpec, occupancy: Occupancy) -> str:
+    """What nodes of idle GPUs lack for a job, in words such as `cores`; empty: GPUs are what is short, or it fits."""
+    layout = occupancy.layout
+    idle = layout.can_ever_hold(spec) & _accepted(spec, occupancy) & occupancy.usable & occupancy.idle
+    # Of the others none is short of cores or memory: a job has all of the node, so that nobody else runs there.
+    idle &= ~(occupancy.node_busy if spec.exclusive else occupancy.node_whole)[layout.gpu_node]
+    if spec.gpu_count > 1:
+        idle &= layout.possible_nodes(spec)[layout.gpu_model] != NEVER
+    if np.count_nonzero(idle) < spec.gpu_count:
+        return ""
+    without_memory, without_cores = dataclasses.replace(spec, memory_mib=0), dataclasses.replace(spec, cpu_cores=0)
+    gpus_alone = dataclasses.replace(without_memory, cpu_cores=0)
+    if _is_set(spec, occupancy, idle) or not _is_set(gpus_alone, occupancy, idle):
+        return ""
+    demands = {"cores": without_memory, "memory": without_cores}
+    lacks = [name for name, demand in demands.items() if not _is_set(demand, occupancy, idle)]
+    return " and ".join(lacks) or "cores or memory"
+
+
+def _is_set(spec: JobSpec, occupancy: Occupancy, gpus: Bools) -> bool:
+    """Whether a job's GPUs can be of these, which are large enough, with what is free of their nodes now."""
+    layout = occupancy.layout
+    for model in np.unique(layout.gpu_model[gpus]).tolist():
+        given = _given(spec, occupancy, gpus & (layout.gpu_model == model))
+        nodes = fewest_nodes(given.tolist(), spec.gpu_count)
+        if nodes is not None and (not spec.max_node_count or nodes <= spec.max_node_count):
+            return True
+    return False
+
+
 def obstacles(spec: JobSpec, occupancy: Occupancy, fits: bool, kept: Bools) -> dict[GpuObstacle, int]:
     """Number of GPUs by what keeps a waiting job from them, the first that applies; those of none left out.
 
@@ -77,14 +109,16 @@ def obstacles(spec: JobSpec, occupancy: Occupancy, fits: bool, kept: Bools) -> d
     layout, node = occupancy.layout, occupancy.layout.gpu_node
     big = layout.can_ever_hold(spec)
     if spec.gpu_count > 1:
-        big &= layout.packed_nodes(spec)[layout.gpu_model] != NEVER
+        big &= layout.possible_nodes(spec)[layout.gpu_model] != NEVER
     free = gpus_for_one(spec, occupancy)
     found = {
         GpuObstacle.MODEL: ~_accepted(spec, occupancy),
+        GpuObstacle.NODE: ~layout.allowed_nodes(spec)[node],
         GpuObstacle.TOO_SMALL: ~big,
         GpuObstacle.LOST: occupancy.lost,
         GpuObstacle.DRAINED: occupancy.drained[node],
         GpuObstacle.BUSY: ~occupancy.idle,
+        GpuObstacle.NODE_SHARED: occupancy.node_busy[node] & spec.exclusive,
         GpuObstacle.NODE_FULL: ~free,
         GpuObstacle.TOO_FEW: np.full(len(free), not fits),
         GpuObstacle.RESERVED: kept,

@@ -11,8 +11,10 @@ import numpy as np
 
 from adlro.decide.reservation import may_enter, reservation_of
 from adlro.records.jobs import PendingReason
+from adlro.records.precedence import Precedence
 from adlro.records.waiting import ExpectedStart, WaitingChange, WaitingExplanation
 from adlro.services.orchestrator.explain.obstacles import changes, fitting_count, obstacles
+from adlro.services.orchestrator.explain.precedence import standing
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
@@ -32,6 +34,7 @@ class Seen(NamedTuple):
         fits: whether it could start somewhere if nothing were kept free.
         kept: (G,) free GPUs that are kept for another job, as far as the job could start on them.
         kept_nodes: (G,) all free GPUs of nodes where some are kept: a job with another demand may be refused there.
+        precedence: the job's level in words.
     """
 
     entry: Entry
@@ -44,10 +47,15 @@ class Seen(NamedTuple):
     fits: bool
     kept: Bools
     kept_nodes: Bools
+    precedence: str = ""
 
 
-def see(ledger: Ledger, entry: Entry, time_s: float) -> Seen:
-    """What the ledger tells about a job that is not placed."""
+def see(ledger: Ledger, entry: Entry, time_s: float, rule: Precedence | None = None) -> Seen:
+    """What the ledger tells about a job that is not placed.
+
+    Args:
+        rule: which waiting jobs go before others; None: none do by rule.
+    """
     queue, occupancy = ledger.queued(), ledger.occupancy.copy()
     place, fits = 0, False
     kept = np.zeros(len(ledger.layout.gpu_ids), dtype=np.bool_)
@@ -77,6 +85,7 @@ def see(ledger: Ledger, entry: Entry, time_s: float) -> Seen:
         fits,
         kept,
         kept_nodes,
+        standing(rule, ledger, entry, time_s),
     )
 
 
@@ -101,6 +110,7 @@ def explanation(seen: Seen, start: ExpectedStart | None, none: str) -> WaitingEx
         changes=_changes(seen) if queued else (),
         expected_start=start,
         no_expected_start="" if start is not None else none,
+        precedence=seen.precedence,
     )
 
 
@@ -119,6 +129,12 @@ def why_none(entry: Entry) -> str:
         return "its launch was refused, and when one succeeds is not known"
     if entry.phase is Phase.ARRIVING:
         return "it has only just arrived"
+    if entry.phase is Phase.HELD:
+        return "it is held, and nobody knows when it is released"
+    if entry.phase is Phase.DEPENDENT:
+        return "it waits for other jobs"
+    if job.pending_reason in (PendingReason.QUOTA, PendingReason.ARRAY_LIMIT):
+        return "a limit keeps it from its start, and forecasts don't know limits"
     if job.pending_reason in _NEVER_STARTS:
         return "no GPU of the cluster can ever hold it"
     if job.pending_reason is PendingReason.NODES_DRAINED:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from adlro.records.jobs import Job
+from adlro.records.precedence import Precedence
 from adlro.records.waiting import WaitingExplanation
 from adlro.services.orchestrator.deciding.side_thread import SideThread
 from adlro.services.orchestrator.explain.waiting import explanation, see, why_none
@@ -52,13 +53,16 @@ class Explaining:
         self._rests_until = 0.0
         self._shared: dict[str, _Shared] = {}
 
-    async def explained(self, ledger: Ledger | None, job: Job, now_s: Callable[[], float]) -> WaitingExplanation:
+    async def explained(
+        self, ledger: Ledger | None, job: Job, now_s: Callable[[], float], rule: Precedence | None = None
+    ) -> WaitingExplanation:
         """Why a pending job waits, what its user could change, and when it is expected to start.
 
         Args:
             ledger: of the present session; None: there is none.
             job: its record.
             now_s: the cluster time.
+            rule: which waiting jobs go before others; None: none do by rule.
         """
         entry = None if ledger is None else ledger.entries.get(job.job_id)
         if ledger is None or entry is None or _left(entry):
@@ -69,7 +73,7 @@ class Explaining:
         shared = self._shared.get(job.job_id)
         if shared is None or shared.ledger is not ledger:
             shared = self._shared[job.job_id] = _Shared(ledger)
-            shared.task = asyncio.create_task(self._explained(shared, entry, now_s), name="explain a wait")
+            shared.task = asyncio.create_task(self._explained(shared, entry, now_s, rule), name="explain a wait")
             # Marks an error that nobody awaits any more as retrieved.
             shared.task.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
         shared.callers += 1
@@ -78,7 +82,9 @@ class Explaining:
         finally:
             shared.callers -= 1
 
-    async def _explained(self, shared: _Shared, entry: Entry, now_s: Callable[[], float]) -> WaitingExplanation:
+    async def _explained(
+        self, shared: _Shared, entry: Entry, now_s: Callable[[], float], rule: Precedence | None
+    ) -> WaitingExplanation:
         job_id = entry.job.job_id
         try:
             start, none = None, why_none(entry)
@@ -94,7 +100,7 @@ class Explaining:
                     return _of_record(entry.job, now_s(), "it is being launched")
                 began = time.monotonic()
                 try:
-                    seen = see(shared.ledger, entry, now_s())
+                    seen = see(shared.ledger, entry, now_s(), rule)
                     return await self._thread.run(partial(explanation, seen, start, none))
                 finally:
                     self._rests_until = time.monotonic() + CALLERS_PAUSE * (time.monotonic() - began)

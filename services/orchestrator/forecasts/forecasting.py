@@ -239,7 +239,7 @@ def played(
 ) -> Round:
     """One round; for the thread. Jobs that were not asked for are in it where all futures reached their starts."""
     moment = moment_of(snapshot)
-    past = past_of(jobs, errors, snapshot.occupancy, snapshot.time_s)
+    past = past_of(jobs, errors, snapshot.occupancy, snapshot.time_s, snapshot.queue.node_allowed)
     ids = [entry.job.job_id for entry in snapshot.entries]
     asked = np.array([job_id in wanted for job_id in ids], dtype=np.bool_)
     if not asked.any():  # they have all started meanwhile

@@ -15,6 +15,7 @@ from adlro.services.orchestrator.forecasts.moments import figures_of, jobs_of, k
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
+from adlro.state.observation import Bools
 from adlro.store import sequence_of
 
 KEPT_JOBS, KEPT_ERRORS = 512, 256
@@ -56,17 +57,31 @@ class SeenJobs:
         return list(self._jobs), tuple(self._errors)
 
 
-def past_of(jobs: list[Entry], errors: Iterable[float], occupancy: Occupancy, time_s: float) -> Past:
-    """The past of a moment; for a thread of its own."""
+def past_of(
+    jobs: list[Entry], errors: Iterable[float], occupancy: Occupancy, time_s: float, allowed: Bools | None = None
+) -> Past:
+    """The past of a moment; for a thread of its own.
+
+    Args:
+        jobs: that have arrived.
+        errors: of finished jobs.
+        occupancy: the cluster at the moment.
+        time_s: the moment's cluster time.
+        allowed: (J, M) whether the jobs that wait then may run on each node; None: all may. What past jobs chose does
+            not count.
+    """
+    none = np.ones((0, 0), dtype=np.bool_)
+    allowed = none if allowed is None else allowed
     known = [entry for entry in jobs if entry.job.submit_s is not None and entry.job.submit_s <= time_s]
     if not known:
-        kinds = len(kinds_of(occupancy)[1])
+        kinds = len(kinds_of(occupancy, allowed)[1])
         return Past(no_jobs(kinds), 0.0, np.array(tuple(errors)))
-    figures = figures_of(known)
+    figures = figures_of(known, occupancy.layout)
     # A job that arrives again has all its work before it.
     ones = np.ones(len(known))
     figures = figures._replace(remaining_ratio=ones, restart_s=np.zeros(len(known)))
-    of_past = jobs_of(figures, occupancy)
+    figures = figures._replace(node_allowed=np.ones((len(known), 0), dtype=np.bool_))
+    of_past = jobs_of(figures, occupancy, allowed)
     best_s = of_past.duration_s.min(axis=1)
     work_s = float((best_s * of_past.gpu_count)[np.isfinite(best_s)].sum())
     # Jobs that came and went between two looks are not among them, and count by their numbers.

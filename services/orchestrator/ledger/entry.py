@@ -15,6 +15,8 @@ class Phase(enum.Enum):
     """An entry's phase in the orchestrator's own bookkeeping."""
 
     ARRIVING = "arriving"  # known, but the cluster time of its arrival is not yet
+    HELD = "held"  # until its release
+    DEPENDENT = "dependent"  # it waits for the end of other jobs
     BEGIN = "begin"  # its begin time is in the future
     PAUSED = "paused"  # its launch was refused, and the next one is due later
     QUEUED = "queued"

@@ -112,9 +112,14 @@ def _check_occupancy(ledger: Ledger) -> None:
         assert (occupancy.run[gpu], occupancy.gang[gpu]) == (entry.held[0], len(entry.held))
         assert occupancy.expected_end_s[gpu] == entry.expected_end_s, "its GPUs end at other times"
         assert ledger._since_s[gpu] == entry.since_s, "its GPUs began at other times"
-        of_stopped = sum(each.job.spec.cpu_cores for each in stopped), sum(each.job.spec.memory_mib for each in stopped)
-        assert occupancy.cores_held[gpu] == max(spec.cpu_cores, of_stopped[0])
-        assert occupancy.memory_held_mib[gpu] == max(spec.memory_mib, of_stopped[1])
+        ends = [layout.held_with(each.job.spec, each.gpus)[gpu] for each in stopped]
+        its_cores, its_memory_mib = layout.held_with(spec, entry.gpus)[gpu]
+        assert occupancy.cores_held[gpu] == max(its_cores, sum(each for each, _ in ends))
+        assert occupancy.memory_held_mib[gpu] == max(its_memory_mib, sum(each for _, each in ends))
+        assert layout.allowed_nodes(spec)[node], f"{entry.job.job_id} is on {layout.node_ids[node]}"
+        others = {each.job.job_id for each, other in placed if layout.gpu_node[other] == node} - {entry.job.job_id}
+        on_way = {each.job.job_id for each in [*entry.victims, *filter(None, [entry.preemptor])]}
+        assert not spec.exclusive or others <= on_way, f"{entry.job.job_id} is not alone on {layout.node_ids[node]}"
         assert ledger._holder_user[gpu] == ledger.user_service.number_of(spec.user)
         cores[node] -= occupancy.cores_held[gpu]
         memory_mib[node] -= occupancy.memory_held_mib[gpu]
@@ -172,4 +177,9 @@ def _check_queue(ledger: Ledger) -> None:
             ledger._pairs.family(spec),
         )
         assert (columns.cores[0, row], columns.memory_mib[0, row]) == (spec.cpu_cores, spec.memory_mib)
+        assert columns.exclusive[0, row] == spec.exclusive
+        if columns.node_allowed.shape[2]:
+            assert np.array_equal(columns.node_allowed[0, row], ledger.layout.allowed_nodes(spec))
+        else:
+            assert not spec.chooses_nodes
         assert (columns.gpu_memory_mib[0, row], columns.priority[0, row]) == (spec.gpu_memory_mib, spec.priority)

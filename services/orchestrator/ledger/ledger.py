@@ -11,12 +11,14 @@ import numpy as np
 
 from adlro.hardware.gang_speeds import spread_speeds
 from adlro.placement import SHARED
+from adlro.records.attained import AttainedService
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import Job, JobSpec, JobState
 from adlro.records.outcomes import ApplicationSize
 from adlro.records.predictions import PredictedInterval
 from adlro.services.orchestrator.ledger.counts import ELSEWHERE, Counts
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
+from adlro.services.orchestrator.ledger.limits import Limits, within_rows
 from adlro.services.orchestrator.ledger.occupancy import Layout, Occupancy
 from adlro.services.orchestrator.ledger.preempting import StopRules, gpu_figures, share_left
 from adlro.services.orchestrator.ledger.queue import Queue
@@ -32,6 +34,7 @@ from adlro.services.orchestrator.ledger.sharing import (
     shared_duration_s,
     shares_of,
 )
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.ledger.user_service import UserService
 from adlro.state.gangs import NEVER
 from adlro.state.machines import time_left_s
@@ -45,21 +48,23 @@ class Ledger:
     Args:
         cluster: the cluster; GPUs are numbered in its order.
         drained: ids of the drained nodes; a mapping gives the reasons.
-        user_service_s: by user, the GPU seconds of ended attempts so far.
+        user_service: by user, the GPU time of ended attempts so far.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
         shares: the cluster lets two jobs share a GPU.
         pairs: what such jobs are expected to keep of their speeds.
+        user_rules: quotas, shares and groups of users.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         drained: Iterable[str] = (),
-        user_service_s: Mapping[str, float] | None = None,
+        user_service: Mapping[str, AttainedService] | None = None,
         min_run_s: float | None = None,
         *,
         shares: bool = False,
         pairs: PairTable | None = None,
+        user_rules: UserRules | None = None,
     ) -> None:
         self.layout = Layout(cluster)
         self.occupancy = Occupancy.empty(self.layout)
@@ -67,7 +72,10 @@ class Ledger:
         self.counts = Counts()
         # Counts changes of GPUs, nodes or expected durations: each makes earlier observations invalid.
         self.changes = 0
-        self.user_service = UserService(user_service_s or {})
+        rules = user_rules or UserRules()
+        self.user_service = UserService(user_service or {}, rules.half_life_s, rules.fair_shares)
+        self.limits = Limits(self.user_service, rules.quotas)
+        self._ended: list[Job] = []
         self._queue = Queue(len(self.layout.gpu_models))
         # The waiting job that GPUs are kept free for, and the cluster time since which it has that.
         self.reserved: Entry | None = None
@@ -162,7 +170,7 @@ class Ledger:
         spec = entry.job.spec
         able = self.layout.can_ever_hold(spec)
         if spec.gpu_count > 1:
-            able &= self.layout.packed_nodes(spec)[self.layout.gpu_model] != NEVER
+            able &= self.layout.possible_nodes(spec, entry.spread_speed)[self.layout.gpu_model] != NEVER
         whole_s = entry.expected_s[self.layout.gpu_model] / self.occupancy.speed
         return np.where(able, time_left_s(entry.restart_s, entry.job.remaining_ratio, whole_s), np.inf)
 
@@ -199,8 +207,39 @@ class Ledger:
     def enqueue(self, entry: Entry) -> None:
         """Inserts a job into the queue, in the order of `Entry.order`."""
         entry.phase = Phase.QUEUED
-        self._queue.add(entry, self.user_service.number_of(entry.job.spec.user), self._pairs)
+        spec = entry.job.spec
+        allowed = self.layout.allowed_nodes(spec) if spec.chooses_nodes else None
+        user, array = self.user_service.number_of(spec.user), self.limits.number_of(spec)
+        self._queue.add(entry, user, self._pairs, array, allowed)
         self.count_anew(entry)
+
+    def hold(self, entry: Entry) -> None:
+        """Keeps a job that is not placed out of the queue until its release."""
+        self._leave_queue(entry)
+        entry.phase = Phase.HELD
+        self.count_anew(entry)
+
+    def update(self, entry: Entry) -> None:
+        """Notes that the request of a job that is not placed has changed."""
+        if entry.row >= 0:
+            self._queue.update(entry)
+            self.changes += 1
+
+    def set_user_rules(self, rules: UserRules) -> None:
+        """Sets quotas, shares and groups of users, from now on; what runs beyond a quota runs on."""
+        self.limits.set_quotas(rules.quotas)
+        self.user_service.set_shares(rules.fair_shares)
+        self.changes += 1
+
+    @property
+    def ended(self) -> list[Job]:
+        """What the next call of `take_ended` returns."""
+        return self._ended
+
+    def take_ended(self) -> list[Job]:
+        """The last records of the jobs that have ended since the last call, in order."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def share_of(self, spec: JobSpec) -> float:
         """The share that a job is to have of each of its GPUs."""
@@ -236,6 +275,7 @@ class Ledger:
         self._hold(entry)
         self._leave_queue(entry)
         entry.phase = Phase.PLACED
+        self.limits.place(entry)
         self.count_anew(entry)
         if entry.job.spec.preemptible is not None:
             self._preemptible[entry.job.job_id] = entry
@@ -276,11 +316,13 @@ class Ledger:
         held, user = entry.held, self.user_service.number_of(entry.job.spec.user)
         more: dict[int, tuple[int, int]] = {}
         for victim in entry.victims:
-            spec = victim.job.spec
+            of_victim = self.layout.held_with(victim.job.spec, victim.gpus)
             for gpu in victim.ceded:
                 cores, memory_mib = more.get(gpu, (0, 0))
-                more[gpu] = cores + spec.cpu_cores, memory_mib + spec.memory_mib
-        self.occupancy.take(held, entry.job.job_id, entry.job.spec, entry.expected_end_s, more)
+                more[gpu] = cores + of_victim[gpu][0], memory_mib + of_victim[gpu][1]
+        spec = entry.job.spec
+        own = self.layout.held_with(spec, entry.gpus) if spec.exclusive else None
+        self.occupancy.take(held, entry.job.job_id, spec, entry.expected_end_s, more, own)
         for gpu in held:
             self._holder_user[gpu] = user
             self._since_s[gpu] = entry.since_s
@@ -305,6 +347,7 @@ class Ledger:
         """Marks a job as placed on a GPU that the cluster no longer has: it holds nothing here."""
         self._leave_queue(entry)
         entry.phase = Phase.PLACED
+        self.limits.place(entry)
         self.count_anew(entry)
 
     def runs_since(self, entry: Entry, start_s: float) -> None:
@@ -363,6 +406,7 @@ class Ledger:
             stops_asked: the cluster stops them nevertheless, or may; False: it does not.
         """
         self._let_go(entry)
+        self.limits.release(entry)
         if entry.mate is not None:
             entry.mate.mate = None
             expect_alone(entry.mate, time_s)
@@ -389,6 +433,7 @@ class Ledger:
         self.release(entry, time_s)
         del self.entries[entry.job.job_id]
         entry.phase = Phase.GONE
+        self._ended.append(entry.job)
         self.count_anew(entry)
 
     def _leave_queue(self, entry: Entry) -> None:
@@ -512,33 +557,53 @@ class Ledger:
     def hold_allowed(self) -> bool:
         """Whether a job runs, or is known to join the queue later: its event will end a hold.
 
-        Future submissions are unknown, so they do not justify a hold.
+        Future submissions are unknown, so they do not justify a hold; nor do releases. A job that waits for others
+        joins it after their ends, and these are jobs of the ledger as well.
         """
-        return len(self.entries) > len(self._queue.entries)  # jobs outside the queue are placed or join it later
+        stays = self.count(Phase.HELD) + self.count(Phase.DEPENDENT)
+        return len(self.entries) - stays > len(self._queue.entries)  # the others are placed or join it later
 
     def observe(self, time_s: float, most: int | None = None) -> Observation:
         """The decision point as a policy observes it, N = 1. Row j is the j-th job of the queue.
 
         Args:
             time_s: cluster time.
-            most: the first so many jobs alone; None: all. Not while a job has the reservation.
+            most: the first so many jobs alone; None: all. The job that has the reservation is among them.
         """
+        return self._observe_rows(time_s, self._queue.rows[:most])
+
+    def look(self, time_s: float, most: int | None = None) -> tuple[Observation, list[Entry]]:
+        """As `observe`, without the jobs that are over a limit, and the jobs of the observation's rows."""
+        rows, entries, columns = self._queue.rows[:most], self.queued(0, most), self._queue.columns
+        within = within_rows(self.limits, rows, columns.jobs.gpu_count[0], columns.jobs.user[0], columns.array)
+        if within is None:
+            return self._observe_rows(time_s, rows), entries
+        if self.reserved is not None and self.limits.over(self.reserved) is not None:
+            self.end_reservation()
+        entries = [entry for entry, may in zip(entries, within.tolist(), strict=True) if may]
+        return self._observe_rows(time_s, rows[within]), entries
+
+    def _observe_rows(self, time_s: float, rows: Ints) -> Observation:
         reserved = None
         if self.reserved is not None:
-            reserved = np.array([self._queue.place_of(self.reserved)])
-        return self._observe(time_s, self._queue.rows[:most], reserved)
+            reserved = np.flatnonzero(rows == self.reserved.row)
+        return self._observe(time_s, rows, reserved)
 
     def observe_some(self, time_s: float, entries: Sequence[Entry]) -> Observation:
         """The same with some jobs of the queue alone: row j is the j-th of these; without the reservation."""
         return self._observe(time_s, np.array([entry.row for entry in entries], dtype=np.int64))
 
-    def _observe(self, time_s: float, rows: Ints, reserved: Ints | None = None) -> Observation:
+    def user_service_s(self, time_s: float) -> Floats:
+        """(U,) GPU seconds that each user has had, by number, running attempts included."""
         held = self._holder_user >= 0
         users, since_s = self._holder_user[held], self._since_s[held]
         if seconds := self._seconds:
             numbers = [self.user_service.number_of(entry.job.spec.user) for entry in seconds]
             users = np.append(users, numbers)
             since_s = np.append(since_s, [entry.since_s for entry in seconds])
+        return self.user_service.at(time_s, users, since_s)
+
+    def _observe(self, time_s: float, rows: Ints, reserved: Ints | None = None) -> Observation:
         return whole_queue(
             self.layout.hardware,
             self.occupancy.scene(time_s, self._since_s),
@@ -546,7 +611,7 @@ class Ledger:
             rows[None],
             np.array([len(rows)]),
             gpu_submit_s=self._holder_submit_s[None],
-            user_service_s=self.user_service.at(time_s, users, since_s)[None],
+            user_service_s=self.user_service.per_share(self.user_service_s(time_s))[None],
             hold_allowed=np.array([self.hold_allowed]),
             gpu_models=self.layout.gpu_models,
             gpu_gang=self.occupancy.gang[None],
@@ -586,20 +651,28 @@ class Ledger:
         )
 
     def observe_after(
-        self, observation: Observation, queue: list[Entry], job: int, gpus: Sequence[int]
+        self, observation: Observation, queue: list[Entry], job: int, gpus: Sequence[int], most: int | None = None
     ) -> tuple[Observation, list[Entry]]:
         """The observation after a placement of a job of another one, and the jobs of its rows.
 
-        The arguments are those of `reflect`, and the jobs of the rows before.
+        The arguments are those of `reflect`, the jobs of the rows before, and how many of the first jobs were looked
+        at, as in `look`.
         """
-        if observation.preemption is not None or self._preemptible or observation.sharing is not None or self._parted:
-            return self.observe(float(observation.time_s[0])), self.queued()
+        shared = observation.sharing is not None or self._parted
+        preempted = observation.preemption is not None or self._preemptible
+        # Which kinds of GPUs there are depends on the jobs that choose their nodes, those behind `most` aside.
+        picky = observation.nodes is not None
+        if shared or preempted or picky or self.limits.concern(queue[job]):
+            if most is not None and self.reserved is not None and self.place_of(self.reserved) >= most:
+                most = None
+            return self.look(float(observation.time_s[0]), most)
         return self.reflect(observation, job, gpus), queue
 
     def reflect(self, observation: Observation, job: int, gpus: Sequence[int]) -> Observation:
         """The observation of this ledger after a placement of the observation's job; the job stays as padding.
 
-        No job may be stopped, or has been, and none shares a GPU: these figures are not brought up to date.
+        No job may be stopped, or has been, none shares a GPU, and none of the observation is exclusive or chooses its
+        nodes: these figures are not brought up to date.
 
         Args:
             job: its place in the observation.

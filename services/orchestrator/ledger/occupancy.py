@@ -16,13 +16,17 @@ from adlro.placement import GpuShare, Placement, Resource, shortage
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec
 from adlro.state.cluster_arrays import IDLE, hardware_of
-from adlro.state.gangs import fill_packed_nodes
+from adlro.state.gangs import fill_packed_nodes, refuse_models
 from adlro.state.observation import Bools, Floats, Ints
 from adlro.state.room import room
 from adlro.state.scene import Scene
 
 _SHAPES_KEPT = 10_000
 """Kinds of jobs of several GPUs for which the nodes of packed sets are kept."""
+
+
+_CHOICES_KEPT = 256
+"""Choices of nodes for which the nodes are kept: each may name thousands."""
 
 
 class Layout:
@@ -48,6 +52,7 @@ class Layout:
         self.node_cores: Ints = self.hardware.node_cores[0]
         self.node_memory_mib: Ints = self.hardware.node_memory_mib[0]
         self._packed_nodes: dict[tuple[int, ...], Ints] = {}
+        self._allowed: dict[tuple[tuple[str, ...], tuple[str, ...]], Bools] = {}
 
     def model_of(self, gpu: int) -> str:
         """A GPU's model name."""
@@ -69,8 +74,59 @@ class Layout:
             self._packed_nodes[key] = nodes  # once it is full: explanations read it in other threads
         return nodes
 
+    def allowed_nodes(self, spec: JobSpec) -> Bools:
+        """(M,) whether the job may run on the node."""
+        if not spec.chooses_nodes:
+            return np.ones(len(self.node_ids), dtype=np.bool_)
+        key = spec.node_ids, spec.excluded_node_ids
+        allowed = self._allowed.get(key)
+        if allowed is None:
+            if len(self._allowed) >= _CHOICES_KEPT:
+                self._allowed.clear()
+            accepted = spec.accepted_nodes(self.node_ids)
+            allowed = np.array([each in accepted for each in self.node_ids])
+            self._allowed[key] = allowed
+        return allowed
+
+    def possible_nodes(self, spec: JobSpec, spread_speed: Floats | float = 1.0) -> Ints:
+        """(K,) as `packed_nodes`; also NEVER where the nodes that the job may run on can't hold it.
+
+        Args:
+            spec: the job's requirements.
+            spread_speed: (K,) expected speed on a spread set; 0: it can't run spread.
+        """
+        nodes = self.packed_nodes(spec)
+        if not spec.chooses_nodes:
+            return nodes
+        nodes = nodes.copy()
+        refuse_models(
+            self.hardware,
+            0,
+            self.allowed_nodes(spec),
+            *shape_of(spec),
+            np.full(len(self.gpu_models), spread_speed, dtype=np.float64),
+            np.empty(len(self.node_ids), dtype=np.int64),
+            nodes,
+        )
+        return nodes
+
+    def held_with(self, spec: JobSpec, gpus: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """By GPU of a job's placement, the cores and memory of its node that the job holds with it.
+
+        An exclusive job holds all of its nodes, with the first of its GPUs there.
+        """
+        if not spec.exclusive:
+            return dict.fromkeys(gpus, (spec.cpu_cores, spec.memory_mib))
+        held: dict[int, tuple[int, int]] = {}
+        seen = -1
+        for gpu in gpus:
+            node = int(self.gpu_node[gpu])
+            held[gpu] = (0, 0) if node == seen else (int(self.node_cores[node]), int(self.node_memory_mib[node]))
+            seen = node
+        return held
+
     def can_ever_hold(self, spec: JobSpec) -> Bools:
-        """(G,) whether the GPU, with its node empty, is big enough for one GPU of the job."""
+        """(G,) whether the GPU, with its node empty, is big enough for one GPU of the job, which may run there."""
         able: Bools = room(
             spec.cpu_cores,
             spec.memory_mib,
@@ -79,6 +135,8 @@ class Layout:
             self.node_memory_mib[self.gpu_node],
             self.gpu_memory_mib,
         )
+        if spec.chooses_nodes:
+            able = able & self.allowed_nodes(spec)[self.gpu_node]
         return able
 
 
@@ -169,6 +227,7 @@ class Occupancy:
         spec: JobSpec,
         expected_end_s: float,
         more: Mapping[int, tuple[int, int]] | None = None,
+        own: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Gives GPUs to a job, and with each GPU cores and memory of its node.
 
@@ -179,6 +238,7 @@ class Occupancy:
             expected_end_s: cluster time of its expected end.
             more: by GPU, the cores and memory of the jobs whose ends it waits for there: until then these or its own
                 are held, whichever is more.
+            own: by GPU, its own; None: as its requirements say.
 
         Raises:
             AssertionError: a job holds one of the GPUs; nothing has changed.
@@ -193,8 +253,9 @@ class Occupancy:
             self.gang[gpu] = len(gpus)
             self.expected_end_s[gpu] = expected_end_s
             cores, memory_mib = more.get(gpu, (0, 0)) if more else (0, 0)
-            self.cores_held[gpu] = max(spec.cpu_cores, cores)
-            self.memory_held_mib[gpu] = max(spec.memory_mib, memory_mib)
+            its_cores, its_memory_mib = (spec.cpu_cores, spec.memory_mib) if own is None else own[gpu]
+            self.cores_held[gpu] = max(its_cores, cores)
+            self.memory_held_mib[gpu] = max(its_memory_mib, memory_mib)
             self.cores_free[self.layout.gpu_node[gpu]] -= self.cores_held[gpu]
             self.memory_free_mib[self.layout.gpu_node[gpu]] -= self.memory_held_mib[gpu]
 
@@ -225,6 +286,26 @@ class Occupancy:
         """(G,) whether the GPU is present and its node accepts jobs."""
         return ~self.lost & ~self.drained[self.layout.gpu_node]
 
+    @property
+    def node_busy(self) -> Bools:
+        """(M,) whether a job holds a GPU of the node."""
+        busy: Bools = np.bincount(self.layout.gpu_node[~self.idle], minlength=len(self.layout.node_ids)) > 0
+        return busy
+
+    @property
+    def node_whole(self) -> Bools:
+        """(M,) whether a job holds all cores and memory of the node, as an exclusive one does."""
+        node = self.layout.gpu_node
+        whole = (self.cores_held == self.layout.node_cores[node]) & (
+            self.memory_held_mib == self.layout.node_memory_mib[node]
+        )
+        held: Bools = np.bincount(node[whole & ~self.idle], minlength=len(self.layout.node_ids)) > 0
+        return held
+
+    def holders_on(self, node: int) -> list[str]:
+        """The jobs on a node, in the order of their GPUs; of two on one GPU the first."""
+        return list(dict.fromkeys(self.holder[(self.layout.gpu_node == node) & ~self.idle].tolist()))
+
     def scene(self, time_s: float, start_s: Floats) -> Scene:
         """The scene for an observation at a time, a batch of one cluster; free cores and memory are copied.
 
@@ -252,6 +333,8 @@ class Occupancy:
         node_id = layout.node_ids[node]
         if not spec.accepts(layout.model_of(gpu)):
             return "the job does not accept this model"
+        if not spec.accepts_node(node_id):
+            return f"the job excludes {node_id}" if node_id in spec.excluded_node_ids else "not a node of its list"
         if self.lost[gpu]:
             reason = self.lost_reasons.get(layout.gpu_ids[gpu])
             return "the GPU is lost" + (f": {reason}" if reason else "")
@@ -268,6 +351,8 @@ class Occupancy:
             if left_s < 0:
                 return f"busy with {self.holder[gpu]}, which has run {-left_s:.3g} s longer than expected"
             return f"busy with {self.holder[gpu]} for about {left_s:.3g} s"
+        if spec.exclusive and (others := self.holders_on(node)):
+            return f"the job is exclusive, and {others[0]} runs on {node_id}"
         if missing is None:
             return ""
         unit = "cores" if missing.resource is Resource.CPU_CORES else "MiB"

@@ -11,7 +11,7 @@ from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.preempting import attained_s
 from adlro.services.orchestrator.ledger.queue_columns import QueueColumns
 from adlro.services.orchestrator.ledger.sharing import PairTable
-from adlro.state.observation import Ints
+from adlro.state.observation import Bools, Ints
 
 
 class Queue:
@@ -42,16 +42,20 @@ class Queue:
         """The place of a waiting job."""
         return bisect.bisect_left(self._places, entry.order)
 
-    def add(self, entry: Entry, user: int, pairs: PairTable) -> None:
+    def add(self, entry: Entry, user: int, pairs: PairTable, array: int = -1, allowed: Bools | None = None) -> None:
         """Inserts a job at its place.
 
         Args:
             entry: the job.
             user: the user's number.
             pairs: what jobs that share a GPU are expected to keep of their speeds.
+            array: the number of its array, as in `Limits`.
+            allowed: (M,) whether it may run on each node; None: on all.
         """
         spec, submit_s, family = entry.job.spec, entry.job.submit_s or 0.0, pairs.family(entry.job.spec)
-        entry.row = self.columns.add(spec, submit_s, user, entry.expected_s, entry.spread, entry.spread_speed, family)
+        entry.row = self.columns.add(
+            spec, submit_s, user, entry.expected_s, entry.spread, entry.spread_speed, family, array, allowed
+        )
         if entry.job.attempts:
             had_s = attained_s(entry.job)
             self.columns.go_on(entry.row, entry.job.resumes, entry.job.remaining_ratio, entry.restart_s, had_s)
@@ -77,6 +81,10 @@ class Queue:
         jobs.expected_spread[0, entry.row] = entry.spread
         jobs.expected_spread_speed[0, entry.row] = entry.spread_speed
         self.columns.restart_s[0, entry.row] = entry.restart_s
+
+    def update(self, entry: Entry) -> None:
+        """Writes what a request can change of a waiting job to its row."""
+        self.columns.jobs.priority[0, entry.row] = entry.job.spec.priority
 
     def set_pairs(self, pairs: PairTable) -> None:
         """Writes the rows of the jobs in another table of pairs."""

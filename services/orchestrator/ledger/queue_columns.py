@@ -27,6 +27,8 @@ class QueueFigures(NamedTuple):
     gpu_memory_mib: Ints
     remaining_ratio: Floats
     restart_s: Floats
+    exclusive: Bools
+    node_allowed: Bools
 
 
 class QueueColumns:
@@ -41,12 +43,17 @@ class QueueColumns:
         remaining_ratio: (1, J) share of its work that a job has left.
         restart_s: (1, J) seconds that its next start takes before its work goes on; 0: it was never stopped.
         attained_s: (1, J) GPU time that it has had.
+        array: (J,) the number of its array, as in `Limits`.
+
+    `jobs.node_allowed` has nodes while some job chooses its own.
     """
 
     def __init__(self, models: int) -> None:
+        self._choosing: set[int] = set()  # rows of jobs that choose their nodes
         self.jobs: JobArrays = empty_job_arrays(1, FIRST_SIZE, models)
         self.stopped: Bools = np.zeros((1, FIRST_SIZE), dtype=np.bool_)
         self.remaining_ratio, self.restart_s, self.attained_s = np.zeros((3, 1, FIRST_SIZE))
+        self.array: Ints = np.full(FIRST_SIZE, -1, dtype=np.int64)
         self._free = list(range(FIRST_SIZE - 1, -1, -1))
 
     def add(
@@ -58,6 +65,8 @@ class QueueColumns:
         spread: float = 0.0,
         spread_speed: Floats | float = 1.0,
         family: int = 0,
+        array: int = -1,
+        allowed: Bools | None = None,
     ) -> int:
         """Adds a job.
 
@@ -68,6 +77,8 @@ class QueueColumns:
             spread: uncertainty of expected_s: standard deviation of ln(true / expected).
             spread_speed: (K,) expected speed on a spread set of GPUs, relative to a packed one.
             family: its row in the table of kept shares.
+            array: the number of its array.
+            allowed: (M,) whether it may run on each node; None: on all.
 
         Returns:
             Its row.
@@ -89,6 +100,15 @@ class QueueColumns:
         jobs.user[0, row] = user
         jobs.shareable[0, row] = asks_for_a_part(spec)
         jobs.family[0, row] = family
+        jobs.exclusive[0, row] = spec.exclusive
+        if allowed is not None:
+            if not self._choosing:
+                every = np.ones((1, jobs.submit_s.shape[1], len(allowed)), dtype=np.bool_)
+                self.jobs = jobs._replace(node_allowed=every)
+            self._choosing.add(row)
+        if self._choosing:
+            self.jobs.node_allowed[0, row] = True if allowed is None else allowed
+        self.array[row] = array
         self.go_on(row, False, 1.0, 0.0, 0.0)
         return row
 
@@ -102,6 +122,11 @@ class QueueColumns:
     def remove(self, row: int) -> None:
         """Frees a row."""
         self._free.append(row)
+        if row in self._choosing:
+            self._choosing.remove(row)
+            if not self._choosing:  # observations need not look at them any more
+                none = np.ones((1, self.jobs.submit_s.shape[1], 0), dtype=np.bool_)
+                self.jobs = self.jobs._replace(node_allowed=none)
 
     def figures(self, rows: Ints) -> QueueFigures:
         """A copy of the figures of some rows."""
@@ -117,14 +142,20 @@ class QueueColumns:
             jobs.gpu_memory_mib[0, rows],
             self.remaining_ratio[0, rows],
             self.restart_s[0, rows],
+            jobs.exclusive[0, rows],
+            jobs.node_allowed[0, rows],
         )
 
     def _grow(self) -> None:
         old = self.jobs
         _, rows, models = old.expected_s.shape
         self.jobs = empty_job_arrays(1, 2 * rows, models)
+        if self._choosing:
+            every = np.ones((1, 2 * rows, old.node_allowed.shape[2]), dtype=np.bool_)
+            self.jobs = self.jobs._replace(node_allowed=every)
         for column, before in zip(self.jobs[1:], old[1:], strict=True):
             column[:, :rows] = before
         for name in ("stopped", "remaining_ratio", "restart_s", "attained_s"):
             setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, rows))))
+        self.array = np.pad(self.array, (0, rows), constant_values=-1)
         self._free = list(range(2 * rows - 1, rows - 1, -1))

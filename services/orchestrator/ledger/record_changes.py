@@ -139,9 +139,9 @@ class RecordChanges:
         return moves
 
     def _note(self, before: Job, version: int, job: Job, outcome: Outcome | None = None) -> None:
-        took_s = transitions.attempt_took_s(before, job)
-        user_service_s = self.ledger.user_service.add(job.spec.user, took_s) if took_s else None
-        self.moves.append(Move(job, version, outcome, user_service_s))
+        ended = transitions.ended_attempt(before, job)
+        had = None if ended is None or not ended.took_s else self.ledger.user_service.add(job.spec.user, *ended)
+        self.moves.append(Move(job, version, outcome, had))
 
     def _leave_mate(self, entry: Entry, job: Job) -> Job:
         """The record of a job whose attempt ends, with the time beside the other job on its GPU; that one gets it too.

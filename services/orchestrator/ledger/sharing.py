@@ -64,7 +64,7 @@ class PairTable:
 
 def asks_for_a_part(spec: JobSpec) -> bool:
     """Whether a job may share its GPU."""
-    return spec.shareable and spec.gpu_count == 1
+    return spec.shareable and spec.gpu_count == 1 and not spec.exclusive
 
 
 def expect_together(earlier: Entry, later: Entry, table: PairTable, model: int, whole_s: float) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from adlro.placement import NOWHERE, Placement
+from adlro.records.job_requests import JobHold, JobRequest, JobUpdate
 from adlro.records.jobs import AttemptRef, Job, JobAttempt, JobReservation, JobState, PendingReason
 from adlro.records.outcomes import ApplicationSize, NeighbourTime
 from adlro.records.payloads import ExitStatus
@@ -32,6 +34,52 @@ def cancel_requested(job: Job) -> Job:
 def taken_up(job: Job, submit_s: float, reason: PendingReason, message: str) -> Job:
     """The orchestrator has taken the job up; its completion time counts from `submit_s`."""
     return replace(job, submit_s=submit_s, pending_reason=reason, message=message)
+
+
+def hold_after(before: JobHold | None, request: JobRequest) -> JobHold:
+    """The hold after a request to hold: an operator's stays an operator's."""
+    if before is not None and before.by_operator and not request.by_operator:
+        return before
+    return JobHold(request.user, request.by_operator)
+
+
+def held(job: Job, hold: JobHold) -> Job:
+    """It does not start before its release; a job without attempts counts its completion time from then."""
+    by = f" by {hold.user}" if hold.user else ""
+    way_out = "an operator must release it" if hold.by_operator else f"`adlro release {job.job_id}` lets it start"
+    text = f"held{by}; {way_out}"
+    return replace(waiting(job, PendingReason.HELD, text), hold=hold, submit_s=job.submit_s if job.attempts else None)
+
+
+def released(job: Job) -> Job:
+    """It is held no more, and waits as any other job."""
+    return replace(waiting(job, PendingReason.RESOURCES, "released"), hold=None)
+
+
+def updated(job: Job, update: JobUpdate) -> Job:
+    """Its request is changed."""
+    spec = update.applied_to(job.spec)
+    return replace(job, spec=spec, normalized=replace(job.normalized, priority=spec.priority))
+
+
+def request_applied(job: Job, number: int) -> Job:
+    """Its requests up to this one are applied, or came too late to change anything."""
+    return replace(job, applied_request=number)
+
+
+def depends(job: Job, on: Sequence[str]) -> Job:
+    """It waits for the end of these jobs and arrays; its completion time counts from then."""
+    named = ", ".join(on[:_JOBS_NAMED]) + (f" and {len(on) - _JOBS_NAMED} more" if len(on) > _JOBS_NAMED else "")
+    return replace(waiting(job, PendingReason.DEPENDENCY, f"waits for the end of {named}"), submit_s=None)
+
+
+def cancelled_by_dependency(job: Job, end_s: float, why: str) -> Job:
+    """What it waits for has ended otherwise than it must, so nothing could start it any more."""
+    return replace(
+        waiting(job, PendingReason.NONE, f"cancelled: {why}"),
+        state=JobState.CANCELLED,
+        end_s=_not_before_last_attempt(job, end_s),
+    )
 
 
 def waiting(
@@ -323,18 +371,23 @@ def refusals_in_a_row(job: Job) -> int:
     return len(outcomes) - (ran[-1] + 1 if ran else 0)
 
 
-def attempt_took_s(before: Job, after: Job) -> float:
-    """GPU seconds of the attempt that ended between two records of a job: its time on each of its GPUs.
+class EndedAttempt(NamedTuple):
+    """An attempt that has ended: how long it held each of its GPUs, their number, and the cluster time of its end."""
 
-    0 if none ended, or it never started.
-    """
+    took_s: float
+    gpu_count: int
+    end_s: float
+
+
+def ended_attempt(before: Job, after: Job) -> EndedAttempt | None:
+    """The attempt that ended between two records of a job; None: none did, or it never started."""
     if not after.attempts:
-        return 0.0
+        return None
     last = after.attempts[-1]
     ended_before = before.attempt_count == after.attempt_count and before.attempts[-1].end_s is not None
     if ended_before or last.start_s is None or last.end_s is None:
-        return 0.0
-    return max(last.end_s - last.start_s, 0.0) * len(last.placement.gpus)
+        return None
+    return EndedAttempt(max(last.end_s - last.start_s, 0.0), len(last.placement.gpus), last.end_s)
 
 
 def _with_exit(why: str, exit_status: ExitStatus | None) -> str:

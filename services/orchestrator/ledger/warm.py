@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.policies.hold_gang import HoldGang
+from adlro.decide.gang_actions import GangActionFinder
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
 from adlro.decide.policies.hold_greedy import HoldGreedy
 from adlro.decide.policies.share_pairs import SharePairs
 from adlro.placement import SHARED
@@ -40,6 +41,7 @@ def warm() -> Ledger:
     ledger.reserve(entries[1], 0.0)
     for policy in policies:
         policy.judge(ledger.observe(100.0))
+    GangActionFinder(ONE_SETTING.rule()).find(ledger.observe(100.0))  # the learned policy's
     _warm_shares(None)
     _warm_shares(entries[1].job)
     return ledger

@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from adlro.records.events import ClusterDescription
+from adlro.records.job_requests import JobRequest
 from adlro.records.jobs import Job, JobSpec
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import Expected, ExpectedRuntimes, declared
 from adlro.services.orchestrator.session.reconcile import Reconciled, begin, is_launched, newest_time_s, settle, take
@@ -34,6 +36,7 @@ class Loaded:
         job_revision: the session follows changes of jobs after it.
         newest: number of the newest job read.
         cancelling: ids of jobs whose cancellation was requested.
+        requests: by job, what was asked for and is not applied yet.
         unreadable_count: number of records that can't be read, of jobs that are not final.
         generation: generation of the oldest predictions.
     """
@@ -43,6 +46,7 @@ class Loaded:
     job_revision: int
     newest: int
     cancelling: list[str]
+    requests: dict[str, tuple[JobRequest, ...]]
     unreadable_count: int
     generation: int
 
@@ -55,6 +59,7 @@ async def load(
     max_attempts: int,
     min_run_s: float | None = None,
     pairs: ExpectedPairs | None = None,
+    user_rules: UserRules | None = None,
 ) -> Loaded:
     """Reads every record that is not final, and reconciles it with the cluster.
 
@@ -66,9 +71,10 @@ async def load(
         max_attempts: lost attempts after which a job fails.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
         pairs: what jobs that share a GPU are expected to keep of their speeds; None: none is to share one.
+        user_rules: quotas, shares and groups of users.
     """
     with _without_collections():
-        return await _load(store, predictions, description, drained, max_attempts, min_run_s, pairs)
+        return await _load(store, predictions, description, drained, max_attempts, min_run_s, pairs, user_rules)
 
 
 @contextlib.contextmanager
@@ -94,10 +100,11 @@ async def _load(
     max_attempts: int,
     min_run_s: float | None = None,
     pairs: ExpectedPairs | None = None,
+    user_rules: UserRules | None = None,
 ) -> Loaded:
     # Read before the records: the session follows changes that come while it reads them.
     job_revision = await store.revision()
-    cursor, user_service_s = await store.cursor(), await store.user_service_s()
+    cursor, user_service = await store.cursor(), await store.user_service()
     models = description.cluster.gpu_models
     questions: asyncio.Queue[list[JobSpec]] = asyncio.Queue()
     async with asyncio.TaskGroup() as group:
@@ -110,7 +117,7 @@ async def _load(
     if pairs is not None:
         await pairs.meet((job.spec for _, job, _ in read.records), models)
         table = pairs.table
-    found = begin(description, cursor, known_s, drained, max_attempts, user_service_s, min_run_s, table)
+    found = begin(description, cursor, known_s, drained, max_attempts, user_service, min_run_s, table, user_rules)
     generation = predictions.generation
     for number, (version, job, said) in enumerate(read.records, start=1):
         if not number % RECONCILED_AT_ONCE:
@@ -125,6 +132,7 @@ async def _load(
         job_revision=job_revision,
         newest=sequence_of(read.records[-1][1].job_id) if read.records else 0,
         cancelling=[job.job_id for _, job, _ in read.records if job.cancel_requested],
+        requests=read.requests,
         unreadable_count=read.unreadable_count,
         generation=generation,
     )
@@ -136,6 +144,7 @@ class _Read:
 
     records: list[tuple[int, Job, Expected | None]]
     unreadable_count: int
+    requests: dict[str, tuple[JobRequest, ...]] = field(default_factory=dict)
 
 
 async def _read(store: JobStore, models: Sequence[str], questions: asyncio.Queue[list[JobSpec]]) -> _Read:
@@ -145,6 +154,9 @@ async def _read(store: JobStore, models: Sequence[str], questions: asyncio.Queue
         read.unreadable_count += page.unreadable_count
         asked: list[JobSpec] = []
         for version, job in page.jobs:
+            if job.requests:
+                read.requests[job.job_id] = job.requests
+                job = replace(job, requests=())  # noqa: PLW2901  # the store keeps them until they are applied
             launched = is_launched(job)
             if launched and not (job.attempts and job.gpu_id and job.submit_s is not None):
                 # The record contradicts itself: without an attempt there is nothing to reconcile.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from adlro.records.attained import AttainedService
 from adlro.records.events import ClusterDescription, RunningJob
 from adlro.records.jobs import Job, JobState, PendingReason
 from adlro.services.orchestrator.ledger import transitions
@@ -13,6 +14,7 @@ from adlro.services.orchestrator.ledger.entry import Entry
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.ledger.sharing import PairTable
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.runtimes.predictions import Expected
 from adlro.store import Cursor
 
@@ -33,7 +35,7 @@ class Reconciled:
         vanished: entries and attempts that run by their records, but not on the cluster; an event reports or has
             reported why.
         begins: jobs whose begin time is in the future.
-        arriving: jobs that no session has taken up: (record, version, expected).
+        arriving: jobs that no session has taken up, or that are held or wait for others: (record, version, expected).
         preempting: launched jobs for which others were stopped; `settle` places them, by job.
         parted: launched jobs that have a part of their GPU; `settle` places them too.
         reserved_job_id, reserved_since_s: the job that GPUs are kept free for, if it still waits; empty: none.
@@ -61,9 +63,10 @@ def begin(
     known_s: float,
     drained: Iterable[str],
     max_attempts: int,
-    user_service_s: Mapping[str, float],
+    user_service: Mapping[str, AttainedService],
     min_run_s: float | None = None,
     pairs: PairTable | None = None,
+    user_rules: UserRules | None = None,
 ) -> Reconciled:
     """A ledger of the cluster without jobs.
 
@@ -75,16 +78,24 @@ def begin(
         known_s: the newest cluster time in a record.
         drained: ids of the drained nodes.
         max_attempts: lost attempts after which a job fails.
-        user_service_s: by user, the GPU seconds of ended attempts so far.
+        user_service: by user, the GPU time of ended attempts so far.
         min_run_s: a preemptible job may be stopped for another one once it has run so long; None: never.
         pairs: what jobs that share a GPU are expected to keep of their speeds.
+        user_rules: quotas, shares and groups of users.
     """
     can = description.capabilities
     if can is None or not can.preemption:
         min_run_s = None
     shares = can is not None and can.shares
     reasons = {each.gpu_id: each.reason for each in description.gpu_conditions}
-    ledger = Ledger(description.cluster, drained, user_service_s, min_run_s, shares=shares, pairs=pairs)
+    # Records of earlier versions have no time: what they tell counts as of now.
+    begun = known_s if cursor is None else max(known_s, cursor.time_s)
+    user_service = {
+        user: had._replace(at_s=begun) if math.isnan(had.at_s) else had for user, had in user_service.items()
+    }
+    ledger = Ledger(
+        description.cluster, drained, user_service, min_run_s, shares=shares, pairs=pairs, user_rules=user_rules
+    )
     record_changes = RecordChanges(ledger, max_attempts)
     record_changes.ledger.set_lost({each: reasons.get(each, "") for each in description.lost_gpu_ids}, True)
     runs = {(each.job_id, each.attempt): each for each in description.running}
@@ -142,7 +153,7 @@ def take(found: Reconciled, version: int, record: Job, expected: Expected) -> No
         version += 1
         if job.state.final:
             return
-    if not launched and job.submit_s is None:
+    if not launched and (job.submit_s is None or job.hold is not None):
         found.arriving.append((job, version, expected))
         return
     entry = ledger.enter(job, version, *expected)

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -27,6 +28,7 @@ from adlro.records.status import EventLag
 from adlro.services.orchestrator.deciding.acting import Acting
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.sharing import PairTable, asks_for_a_part
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.ports import ClusterPort
 from adlro.services.orchestrator.runtimes.pairs import ExpectedPairs
 from adlro.services.orchestrator.runtimes.predictions import ExpectedRuntimes
@@ -147,6 +149,7 @@ class Session:
             self._max_attempts,
             self._min_run_s,
             self._pairs,
+            self.acting.user_rules,
         )
         self.unreadable_count = loaded.unreadable_count
         clock = description.clock if loaded.found.same else await self._catch_up(description, loaded.found.now_s)
@@ -162,6 +165,8 @@ class Session:
                 for start in range(0, len(loaded.found.arriving), ARRIVALS_AT_ONCE):
                     part = loaded.found.arriving[start : start + ARRIVALS_AT_ONCE]
                     self._inbox.put_nowait(inputs.Arrived(part, self._predictions.standing))
+                for job_id, requests in loaded.requests.items():
+                    self._inbox.put_nowait(inputs.Requested(job_id, requests))
                 for job_id in loaded.cancelling:
                     self._inbox.put_nowait(inputs.CancelRequested(job_id))
                 group.create_task(self._follow_cluster(), name="follow cluster")
@@ -184,6 +189,11 @@ class Session:
     async def drain(self, nodes: Mapping[str, str]) -> None:
         """Sets the drained nodes, with the reasons: no job starts on exactly these."""
         self.core.step(inputs.Drained(dict(nodes)), time.monotonic())
+        await self.kick()
+
+    async def set_user_rules(self, rules: UserRules) -> None:
+        """Sets quotas, shares and groups of users."""
+        self.core.step(inputs.UserRulesChanged(rules), time.monotonic())
         await self.kick()
 
     # ---- the beginning
@@ -265,11 +275,13 @@ class Session:
                 expected = await self._predictions.predict(specs, models)
                 if self._pairs is not None:
                     await self._meet_pairs(self._pairs, specs)
-                jobs = [(job, 0, row) for job, row in zip(new, expected, strict=True)]
+                jobs = [(replace(job, requests=()), 0, row) for job, row in zip(new, expected, strict=True)]
                 self._inbox.put_nowait(inputs.Arrived(jobs, self._predictions.standing))
             for event in events:
                 if event.change is JobChange.CANCEL_REQUESTED:
                     self._inbox.put_nowait(inputs.CancelRequested(event.job.job_id))
+                elif event.change is JobChange.REQUESTED:
+                    self._inbox.put_nowait(inputs.Requested(event.job.job_id, event.job.requests[-1:]))
 
     async def _follow_gpu_speeds(self) -> None:
         """Follows the speeds of GPUs: from the next event on, expected durations on a slow GPU are longer."""
@@ -382,6 +394,8 @@ class Session:
                 if description.incarnation != self.acting.incarnation:
                     raise Stale("the cluster has another incarnation than this session follows")
                 return inputs.LogEnds(description.revision)
+            case effects.ReadEnds(ids):
+                return inputs.EndsRead(await self._store.ends(ids))
             case effects.More():
                 await self._let_others()
                 return inputs.Continue()

@@ -35,6 +35,12 @@ export const get = (path, signal) => ask(path, { signal });
 export const post = (path, content = {}) =>
   ask(path, { method: "POST", headers: { "content-type": "application/json", "x-adlro": "1" }, body: JSON.stringify(content) });
 
+/** By which a submission that is repeated, because its answer was lost, is the same job. */
+export function newRequestId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16)); // randomUUID is there over TLS alone
+  return `page-${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
 /** A question that was asked so long ago is given up for a new one. */
 const LONGEST_WAIT_MS = 60_000;
 

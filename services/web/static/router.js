@@ -88,6 +88,8 @@ export function setQuery(changes, how = { replace: true }) {
 
 /** @param {string} id */
 export const jobPath = (id) => `/jobs/${encodeURIComponent(id)}`;
+/** The jobs of an array, ended ones too. @param {string} id @param {string} [state] */
+export const arrayPath = (id, state = "") => `/queue?array=${encodeURIComponent(id)}${state ? `&state=${state}` : ""}`;
 /** @param {string} id */
 export const gpuPath = (id) => `/gpus/${encodeURIComponent(id)}`;
 /** @param {string} id */

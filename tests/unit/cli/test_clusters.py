@@ -156,12 +156,18 @@ def test_root_is_told_of_the_users_map_before_anything_starts(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.delenv(USERS_MAP_ENV, raising=False)
-    result = run(*LOCAL, "--fake-gpus", "v100_sxm2:1")
+    options = ["--fake-gpus", "v100_sxm2:1", "--data-dir", "my data", "-p", "fcfs", "--no-page", "-v"]
+    result = run(*LOCAL, *options, "--policy-file", "a.py:A", "--policy-file", "b.py:B")
     assert (result.exit_code, plans) == (2, [])
     assert "you are root, so --users-map must name a file" in result.stderr
-    ready = "echo '* root' > users.map && adlro up --cluster local --fake-gpus v100_sxm2:1 --users-map users.map"
+    # What was given, so that the command does what was wanted.
+    ready = (
+        "echo '* root' > users.map && adlro up --port 0 --data-dir 'my data' --policy fcfs --policy-file a.py:A "
+        "--policy-file b.py:B --cluster local --fake-gpus v100_sxm2:1 --no-page --verbose --users-map users.map. "
+    )
     assert ready in result.stderr
     assert USERS_MAP_ENV not in result.stderr
+    assert "> users.map && adlro up --cluster local --users-map users.map. " in run("up", "--cluster", "local").stderr
 
 
 @as_root

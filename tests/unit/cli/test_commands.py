@@ -16,10 +16,8 @@ from typer.testing import CliRunner
 
 from adlro.cli import shell
 from adlro.cli.app import app
-from adlro.cli.option_types import policy_names
 from adlro.cli.page import PageState
 from adlro.client import transport
-from adlro.decide.policies import POLICIES
 from adlro.errors import FieldViolation, InternalError, InvalidInput, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import Capabilities, ClockMode
@@ -78,7 +76,7 @@ def test_server_option_names_the_suite() -> None:
         (["cancel"], "--label"),
         (["cancel", "job-1", "--all"], "--all"),
         (["replay", "no-such-file.swf"], "no-such-file.swf"),
-        (["describe", "job"], "ID"),
+        (["describe", "job"], "JOB"),
         (["frobnicate"], "frobnicate"),
         (["up", "--port", "70000"], "--port"),
     ],
@@ -317,6 +315,35 @@ def test_policy_is_shown_and_set(suite: FakeSuite, adlro: Run) -> None:
     result = adlro("policy", "magic")
     assert result.exit_code == 1
     assert "there are fcfs and sjf" in result.stderr
+
+
+def test_policies_have_the_formats_of_lists(suite: FakeSuite, adlro: Run) -> None:
+    assert adlro("policy", "-o", "name").stdout.split() == ["fcfs", "sjf"]
+    assert adlro("policy", "--format", "role,policy", "--no-header", "--sort", "-policy").stdout.split() == [
+        *("acting", "sjf"),
+        "fcfs",
+    ]
+    assert adlro("policy", "-o", "A=name,B=acting").stdout.splitlines() == ["A     B", "fcfs  no", "sjf   yes"]
+    assert adlro("policy", "-o", "csv").stdout.startswith("role,name,version,source,problem,advice,description\n")
+    assert "DESCRIPTION" in adlro("policy", "-o", "wide").stdout
+    assert "name: fcfs\n" in adlro("policy", "-o", "yaml").stdout
+    assert "policy: fcfs\nprevious_policy: sjf\n" in adlro("policy", "fcfs", "-o", "yaml").stdout
+    assert "--watch: goes with the list" in adlro("policy", "sjf", "--watch").stderr
+    assert suite.policy == "fcfs"
+
+
+def test_the_status_has_the_formats_of_lists(adlro: Run) -> None:
+    names = ["ingest", "decompose", "orchestrator", "cluster"]
+    assert adlro("status", "-o", "name").stdout.split() == names
+    rows = [line.split(",") for line in adlro("status", "-o", "csv").stdout.splitlines()]
+    assert [(row[0], row[2]) for row in rows] == [("service", "state"), *((name, "serving") for name in names)]
+    assert adlro("status", "-o", "A=service,B=serving", "--no-header").stdout.splitlines()[0].split() == [
+        "ingest",
+        "yes",
+    ]
+    shown = adlro("status", "--format", "state,service", "--sort", "service").stdout.splitlines()
+    assert [line.split()[-1] for line in shown] == ["SERVICE", *sorted(names)]
+    assert "policy: sjf\n" in adlro("status", "-o", "yaml").stdout
 
 
 def test_a_policy_in_the_shadow_is_set_and_shown(suite: FakeSuite, adlro: Run) -> None:
@@ -606,7 +633,22 @@ def test_why_a_node_is_drained_is_shown(suite: FakeSuite, adlro: Run) -> None:
     assert told["orchestrator"]["drain_reasons"] == {"turing-0": "a fan [red]"}
 
 
-def test_policies_are_completed_by_the_shell() -> None:
-    assert policy_names("hold_g") == ["hold_greedy", "hold_greedy_fixed", "hold_gang"]
-    assert policy_names("nothing") == []
-    assert list(POLICIES) == policy_names("")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("quota ada --gpus -1", "--gpus: must be at least 0, not -1; --none takes the quota away"),
+        ("quota ada --gpus many", "'--gpus' / '-g': must be a whole number, not many"),
+        ("queue --limit -3", "'--limit' / '-n': must be at least 0, not -3"),
+        ("submit --gpus 1.5 -- true", "'--gpus' / '-g': must be a whole number, not 1.5"),
+        ("submit --gpus 0 -- true", "'--gpus' / '-g': must be at least 1, not 0"),
+        ("up --port 70000", "'--port': must be at most 65532, not 70000"),
+        ("up --scale fast", "'--scale': must be a number, not fast"),
+        ("up --clock fast", "'--clock': 'fast' is not one of 'real', 'scaled', 'virtual'"),
+        ("describe decision job-1 x", "unexpected extra argument"),
+    ],
+)
+def test_wrong_values_are_told_in_plain_words(adlro: Run, arguments: str, said: str) -> None:
+    refused = adlro(*arguments.split())
+    told = " ".join(refused.stderr.replace("│", " ").split())
+    assert (refused.exit_code, said in told) == (2, True), told
+    assert "nput should" not in told

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from adlro.cli.decisions import _line, _new
+from adlro.cli.decisions import DECISIONS, _line, _new
+from adlro.cli.listing.options import make_view
 from adlro.placement import NOWHERE, Placement
 from adlro.records.decisions import Decision, DecisionBasis, DecisionFilter, DecisionView, ShadowDecision
 from adlro.terminal import PlainConsole
@@ -74,5 +75,5 @@ def test_only_what_matches_comes() -> None:
     ],
 )
 def test_a_decision_is_a_line(shadow: ShadowDecision | None, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    PlainConsole(width=200).print(_line(decision("d-1-1", shadow=shadow)))
+    PlainConsole(width=200).print(_line(make_view(DECISIONS), decision("d-1-1", shadow=shadow)))
     assert capsys.readouterr().out == f"d-1-1  5.0 s  job-1  volta-0/1  3  {says}\n"

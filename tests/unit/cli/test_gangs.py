@@ -12,10 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
-from adlro.cli.describe import _print_facts
+from adlro.cli.facts import print_facts
 from adlro.cli.gpus import gpu_table, gpu_views
+from adlro.cli.job_listing import job_table
 from adlro.cli.places import at_of, needs_text, placement_text, reservation_text
-from adlro.cli.render import job_table, why_text
+from adlro.cli.render import why_text
 from adlro.cli.report import placements
 from adlro.placement import NOWHERE, GpuShare, Placement
 from adlro.records.events import Clock, ClockMode
@@ -52,6 +53,7 @@ def test_a_placement_is_told_by_node(placement: Placement, text: str) -> None:
     ("fields", "text"),
     [
         ({"gpu_count": 1, "max_node_count": 0, "gpu_models": ()}, "1 GPU, 2 cores, 8.0 GiB"),
+        ({"gpu_count": 1, "gpu_models": (), "exclusive": True}, "1 GPU on nodes of its own, 2 cores, 8.0 GiB"),
         ({"gpu_count": 1, "gpu_memory_mib": 20_480}, "1 GPU (v100_sxm2 or t4) with 20.0 GiB, 2 cores, 8.0 GiB"),
         ({}, "4 GPUs (v100_sxm2 or t4) on at most 2 nodes, each with 2 cores, 8.0 GiB"),
         (
@@ -118,7 +120,7 @@ def test_on_a_narrow_screen_usual_reasons_are_short() -> None:
     ]
     console = PlainConsole(width=80, file=io.StringIO())
     with console.capture() as captured:
-        console.print(job_table(jobs, None, console.width))
+        console.print(job_table(jobs, width=console.width))
     text = captured.get()
     assert "many more words" not in text
     assert len(text.splitlines()) <= 12
@@ -158,7 +160,7 @@ def test_describe_shows_placement_by_node_and_reservation(suite: FakeSuite, adlr
 def test_a_long_value_goes_on_below_its_begin() -> None:
     console = PlainConsole(width=60)
     with console.capture() as captured:
-        _print_facts(
+        print_facts(
             console, [("why", "gang_nodes: " + "waits for many GPUs " * 5), ("user", "[bold]ada[/]"), ("no", "")]
         )
     first, second, third, last = captured.get().splitlines()
@@ -216,5 +218,5 @@ def test_two_jobs_that_share_a_gpu_are_both_shown() -> None:
     assert "job-1 and job-2" in captured.get()
     console = PlainConsole(width=120)
     with console.capture() as captured:
-        console.print(job_table(jobs, None, 120))
+        console.print(job_table(jobs, width=120))
     assert captured.get().count("volta-0/0 (0.5 of it)") == 2

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from adlro.cli.app import app
 from adlro.cli.demo_view import gpu_grid
@@ -138,7 +139,7 @@ def hostile(suite: FakeSuite, monkeypatch: pytest.MonkeyPatch) -> FakeSuite:
     def hostile_policies(self: Any, request: Any) -> Any:
         answer = policies(self, request)
         for each in answer.policies:
-            each.name = each.description = each.version = each.problem = HOSTILE
+            each.name = each.description = each.version = each.problem = each.advice = each.source = HOSTILE
         return answer
 
     monkeypatch.setattr(fake_suite._Services, "do_ListPolicies", hostile_policies)
@@ -160,6 +161,7 @@ SHOWING: dict[str, list[list[str]]] = {
     "status": [["status"]],
     "submit": [["submit", "--type", "ml"], ["submit", "--type", "ml", "--name", HOSTILE, "-o", "json"]],
     "queue": [["queue"], ["queue", "--all"]],
+    "history": [["history"]],
     "describe": [
         ["describe", "job", JOB],
         ["describe", "job", JOB.replace("1", "5", 1)],
@@ -170,7 +172,14 @@ SHOWING: dict[str, list[list[str]]] = {
     "why": [["why", JOB.replace("1", "3", 1)]],
     "watch": [["watch", JOB.replace("1", "2", 1), "--until-done"]],
     "cancel": [["cancel", JOB]],
+    "hold": [["hold", JOB.replace("1", "3", 1)]],
+    "release": [["release", JOB.replace("1", "3", 1)]],
+    "update": [["update", JOB.replace("1", "3", 1), "--priority", "0.9"]],
+    "quota": [["quota", f"u{HOSTILE}", "--gpus", "2"]],
+    "fair-share": [["fair-share", f"u{HOSTILE}", "--shares", "2"], ["fair-share"]],
     "requeue": [["requeue", JOB.replace("1", "2", 1)], ["requeue", JOB, JOB.replace("1", "2", 1)]],
+    "nodes": [["nodes"], ["describe", "node", f"n{HOSTILE}"]],
+    "usage": [["usage", "--by", "user,model,application"]],
     "gpus": [["gpus"]],
     "top": [["top", "--once"]],
     "policy": [["policy"], ["policy", "sjf"], ["policy", "--shadow", "sjf"]],
@@ -181,8 +190,8 @@ SHOWING: dict[str, list[list[str]]] = {
 }
 # Without -o: tried below, and what they show of logs in test_programs.py.
 OUTPUT = {"run", "logs"}
-# Without a suite: tried below.
-ALONE = {"doctor"}
+# Without a suite: tried below, and in test_webhooks.py.
+ALONE = {"doctor", "webhooks"}
 # What these print of others comes through the same consoles: `demo_view`, `report` and errors, tested below.
 LONG = {"up", "demo", "replay", "workload", "compare", "evaluate", "train", "certs", "token"}
 
@@ -202,6 +211,18 @@ def test_no_command_prints_what_a_terminal_obeys(
     assert seen_through(result.output) == []
     if output == "json" and arguments[0] != "watch":
         json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("output", ["wide", "yaml", "csv", "name", "J=job,L=labels,S=spec"])
+def test_no_format_prints_what_a_terminal_obeys(adlro: Run, hostile: FakeSuite, output: str) -> None:
+    result = adlro("queue", "--all", "-o", output)
+    assert result.exit_code == 0
+    assert "\\x1b" in result.stdout or "\\e" in result.stdout
+    assert seen_through(result.output) == []
+    if output == "yaml":
+        jobs = yaml.safe_load(result.stdout)["jobs"]
+        assert {job["spec"]["name"] for job in jobs} == {HOSTILE}
+        assert jobs[0]["spec"]["labels"] == {HOSTILE: HOSTILE, "k": "v"}
 
 
 @pytest.mark.parametrize("arguments", [["logs", JOB], ["logs", "-f", JOB.replace("1", "2", 1)], ["run", "x"]])

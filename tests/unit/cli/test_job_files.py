@@ -90,7 +90,7 @@ def test_values_are_the_texts_that_stand_there(value: str) -> None:
         ("just text", "j:1: must be a mapping of options"),
         ("name: a\ncoers: 4", "j:2: there is no key 'coers'; do you mean cores?"),
         ("gpu-memory: 4G", "j:1: there is no key 'gpu-memory'; do you mean gpu_memory?"),
-        ("zzzzzz: 4", "j:1: there is no key 'zzzzzz'; there are application, begin, "),
+        ("zzzzzz: 4", "j:1: there is no key 'zzzzzz'; there are after, application, array, begin, "),
         ("name: a\n\nname: b", "j:3: 'name' is there twice, first in line 1"),
         ("name:", "j:1: name: must be one value"),
         ("name: [a]", "j:1: name: must be one value"),

@@ -67,7 +67,7 @@ async def test_the_page_of_a_suite_is_at_the_port_after_its_services(monkeypatch
 
 async def test_a_suite_that_has_a_page_says_where_though_it_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering("200 OK") as address:
-        suite = RunningSuite(frozenset(), "token", f"http://{address}/")
+        suite = RunningSuite(frozenset(), "token", Path(), f"http://{address}/")
         monkeypatch.setattr(page, "running_suite", lambda _: suite)
         assert await page_of("127.0.0.1:1") == PageState(f"http://{address}/", serving=True)
     assert await page_of("127.0.0.1:1") == PageState(f"http://{address}/", serving=False)
@@ -91,7 +91,7 @@ async def test_doctor_looks_at_the_page(
 
     monkeypatch.setattr(page, "page_of", told)
     monkeypatch.setattr(page, "page_is_installed", lambda: installed)
-    monkeypatch.setattr("adlro.cli.suite.port_is_free", lambda *_: free)
+    monkeypatch.setattr("adlro.cli.ports.port_is_free", lambda *_: free)
     (finding,) = await machine_checks.page(7701)
     assert finding.level == level
     assert says in finding.text

@@ -102,6 +102,32 @@ def test_files_ask_for_several_gpus(suite: FakeSuite, adlro: Run, tmp_path: Path
     assert asked == [(4, 2, both), (3, 2, both), (2, 0, ("t4",)), (8, 1, ("t4",))]
 
 
+def test_submit_files_and_scripts_say_which_nodes(suite: FakeSuite, adlro: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("exclusive: true\nexclude: [n1, n2]\nnodelist: n3\ncommand: [train]\n")
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n#ADLRO --exclusive -x n1,n2 --nodelist n3\ntrain\n")
+    given = (
+        ["--exclusive", "-x", "n1,n2", "--nodelist", "n3", "--", "train", "-x", "n9"],
+        ["--exclude", "n1", "--exclude", "n2", "--exclude", "n1", "--", "train"],
+        ["--file", "job.yaml"],
+        ["--file", "job.yaml", "--no-exclusive", "--nodelist", "n4,n5"],
+        ["train.sh"],
+        ["--", "train"],
+    )
+    for words in given:
+        result = adlro("submit", *words)
+        assert result.exit_code == 0, result.output
+    specs = [job.spec for job in suite.jobs.values()]
+    all_of_it = (True, ("n3",), ("n1", "n2"))
+    assert [(spec.exclusive, spec.node_ids, spec.excluded_node_ids) for spec in specs] == [
+        all_of_it,
+        (False, (), ("n1", "n2")),
+        all_of_it,
+        (False, ("n3", "n4", "n5"), ("n1", "n2")),  # repeatable ones add up, as models do
+        all_of_it,
+        (False, (), ()),
+    ]
+
+
 def test_submit_says_what_a_stop_costs_and_whether_the_gpu_may_be_shared(suite: FakeSuite, adlro: Run) -> None:
     costs = ["--preemptible", "--restart", "60s", "--lost", "10m", "--preempt-grace", "2m"]
     for given in (costs, ["--preemptible"], ["--shareable"], ["--no-preemptible", "--restart", "1m"], []):
@@ -232,7 +258,7 @@ def test_a_job_file_is_submitted_and_the_command_line_counts_before_it(
     [
         ("name: a\ncoers: 4", "job.yaml:2: there is no key 'coers'; do you mean cores?"),
         ("name: a\ncores: four", "job.yaml:2: Invalid value for '--cores'"),
-        ("gpus: 0", "job.yaml:1: Invalid value for '--gpus'"),
+        ("gpus: 0", "job.yaml:1: Invalid value for '--gpus' / '-g': must be at least 1, not 0"),
         ("gpu_models: {a: b}", "job.yaml:1: gpu_models: must be one value, or a list"),
         ("\npreemptible:\n  lost: ten", "job.yaml:2: Invalid value for '--lost': 'ten' is no duration"),
         ("time_limit: soon", "job.yaml:1: Invalid value for '--time-limit': 'soon' is no duration"),

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from adlro.cli import replaying
+from adlro.cli.replay import TraceFormat, read_trace
 from adlro.cli.replaying import LABEL, Board, ReplayOptions, ReplayResult, replay, replay_specs
 from adlro.cli.report import build_report, placements
 from adlro.client import AsyncClient
@@ -21,6 +22,7 @@ from adlro.errors import Conflict, DeadlineExceeded, InvalidInput, Unavailable
 from adlro.placement import Placement
 from adlro.records.events import ClockMode
 from adlro.records.jobs import Job, JobAttempt, JobSpec, JobState, JobType, PendingReason
+from adlro.workload.capacity import offered_load
 from adlro.workload.job_lists import WorkloadJob
 from tests.unit.client.fake_suite import CLUSTER, FakeSuite, until
 
@@ -97,6 +99,46 @@ def test_a_replay_submits_the_list_and_reports(suite: FakeSuite, adlro: Run, pap
         "utilization": pytest.approx(19.5 / (2 * 19.5)),
     }
     assert report["source"]["format"] == "paper"
+
+
+def test_a_replay_is_brought_to_a_load(suite: FakeSuite, adlro: Run, paper: Path) -> None:
+    jobs, _, _ = read_trace(paper, TraceFormat.PAPER, None, 0)
+    recorded = offered_load(CLUSTER, jobs)
+    result = adlro("replay", str(paper), "--load", "0.5", "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    load = told["source"]["load"]
+    assert load == {
+        "recorded": pytest.approx(recorded),
+        "replayed": 0.5,
+        "factor": pytest.approx(recorded / 0.5),
+    }
+    begins = sorted(job.spec.begin_time_s or 0.0 for job in suite.jobs.values())
+    assert begins[2] - begins[0] == pytest.approx(2.5 * load["factor"], abs=2e-3)
+    assert any("the list offers a load of 0.5; as recorded it offers" in note for note in told["notes"])
+    assert "submission times are multiplied by" in " ".join(result.stderr.split())
+
+
+def test_a_load_that_no_cluster_carries_is_warned_of(suite: FakeSuite, adlro: Run, paper: Path) -> None:
+    told = json.loads(adlro("replay", str(paper), "--load", "2", "-o", "json").stdout)
+    assert any("more than the cluster can carry" in note for note in told["notes"])
+
+
+@pytest.mark.parametrize("load", ["0", "-1", "nan", "inf"])
+def test_an_impossible_load_is_refused(suite: FakeSuite, adlro: Run, paper: Path, load: str) -> None:
+    result = adlro("replay", str(paper), f"--load={load}")
+    assert result.exit_code == 2
+    assert "must be from 1e-06 to 1e+06" in " ".join(result.stderr.split())
+    assert not suite.jobs
+
+
+def test_jobs_that_all_come_at_once_have_no_rate(suite: FakeSuite, adlro: Run, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_text(PAPER.replace("2.0,", "0.5,").replace("3.0,", "0.5,"))
+    result = adlro("replay", str(file), "--load", "0.9")
+    assert result.exit_code != 0
+    assert "there is no rate to bring to a load" in " ".join(result.stderr.split())
+    assert not suite.jobs
 
 
 def test_the_clock_goes_only_when_all_jobs_are_taken_up(suite: FakeSuite, adlro: Run, paper: Path) -> None:

@@ -23,7 +23,7 @@ from adlro.errors import PermissionDenied, Unauthenticated
 from adlro.kit.identity import Role, UsersFile, read_token
 from tests.unit.client.fake_suite import FakeSuite
 
-NAMES = ("ingest", "decompose", "orchestrator", "simcluster", "web", "client")
+NAMES = ("ingest", "decompose", "orchestrator", "simcluster", "web", "notify", "client")
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -109,7 +109,7 @@ def test_a_key_is_never_readable_by_others_not_even_while_it_is_written(tmp_path
 
     monkeypatch.setattr(certs, "_replace", watched)
     make_certificates(tmp_path)
-    assert modes == [0o600, 0o644] * 7
+    assert modes == [0o600, 0o644] * 8
 
 
 # ---- tokens

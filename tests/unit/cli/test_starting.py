@@ -33,7 +33,7 @@ class Start:
 
     async def looks(self) -> None:
         """Until what is logged has been read, and there was a look after it."""
-        enough = self.looked + 4
+        enough = self.looked + 8
         await until(lambda: self.looked >= enough)
 
     def says(self, event: str, level: str = "info") -> None:
@@ -85,6 +85,20 @@ async def test_people_are_told_once_why_they_wait(start: Start) -> None:
     start.serving.set()
     await asyncio.wait_for(waited, 60)
     assert start.notes == ["orchestrator: still starting", "orchestrator: compiling, first start only"]
+
+
+async def test_a_long_wait_that_was_explained_is_seen_to_go_on(start: Start) -> None:
+    waited = start.waited()
+    start.says("compiling, first start only")
+    await until(lambda: len(start.notes) == 1)
+    await start.looks()
+    assert len(start.notes) == 1
+    for now_s in (16.0, 20.0, 32.0):
+        start.now_s = now_s
+        await start.looks()
+    start.serving.set()
+    await asyncio.wait_for(waited, 60)
+    assert start.notes[1:] == [f"orchestrator: still starting, {now_s} s so far" for now_s in (16, 32)]
 
 
 @pytest.mark.parametrize("level", [None, "warning", "error"])

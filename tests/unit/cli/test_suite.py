@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -14,11 +15,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from adlro.cli import suite
+from adlro.cli import given_redis, ports, suite
 from adlro.cli.app import app
+from adlro.cli.data_dir import take_lock
+from adlro.cli.ports import free_base_port, port_is_free
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
-from adlro.cli.suite import free_base_port, port_is_free
-from adlro.kit.running_suites import default_data_dir
+from adlro.cli.starting import StartFailed
+from adlro.cli.up import few_cores
+from adlro.kit.running_suites import default_data_dir, running_suite
+from adlro.records.cluster import Gpu, Node
 from tests.unit.client.fake_suite import until
 
 ECHO = """
@@ -146,10 +151,44 @@ def test_exit_codes_in_words() -> None:
 
 def test_free_ports_come_in_a_row(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not port_is_free("127.0.0.1", taken_port)
-    assert free_base_port() in suite._FREE_PORTS
+    assert free_base_port() in ports.FREE_PORTS
     # Other processes take ports too: which are free, the test says itself.
-    monkeypatch.setattr(suite, "port_is_free", lambda _, port: port % 7 in (2, 3, 4, 5, 6))
+    monkeypatch.setattr(ports, "port_is_free", lambda _, port: port % 7 in (2, 3, 4, 5, 6))
     assert {free_base_port() % 7 for _ in range(10)} == {2}
+
+
+def test_gpus_that_cores_leave_idle_are_told_of() -> None:
+    gpus = tuple(Gpu(f"vm/{index}", "v100_sxm2", 16384) for index in range(4))
+    nodes = [Node("vm", cores, 4096, gpus=gpus) for cores in (4, 2, 1)]
+    assert not few_cores(nodes[:1])
+    assert [line.partition(":")[0] for line in few_cores(nodes)] == [
+        "vm has 4 GPUs and 2 cores",
+        "vm has 4 GPUs and 1 core",
+    ]
+
+
+async def test_commands_find_their_token_during_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = suite.Suite(suite.SuitePlan(tmp_path / "data", 0, closed=True, own_secrets=True, page=False), print)
+    waits, ends = asyncio.Event(), asyncio.Event()
+
+    async def until_serving(*_: object) -> None:
+        waits.set()
+        await ends.wait()
+        raise StartFailed("it never serves")
+
+    monkeypatch.setattr(suite, "until_serving", until_serving)
+    start = asyncio.create_task(made.start())
+    await asyncio.wait_for(waits.wait(), 60)
+    found = running_suite(made.server)
+    ready = json.loads((tmp_path / "data" / "up.json").read_text())["ready"]
+    ends.set()
+    with pytest.raises(StartFailed, match="it never serves"):
+        await asyncio.wait_for(start, 60)
+    assert found is not None
+    assert found.data_dir == tmp_path / "data"
+    assert ready is False
+    assert running_suite(made.server) is None
 
 
 def test_up_says_which_port_is_in_use(taken_port: int, tmp_path: Path) -> None:
@@ -201,9 +240,7 @@ def test_files_of_programs_are_left_as_they_are(tmp_path: Path, passable: bool, 
     if os.geteuid() == 0:
         os.chown(data / "local/job-1.1", 65534, 65534)
     (data / "up.json").write_text("{}")
-    made = suite.Suite(suite.SuitePlan(data, 0, passable=passable), print)
-    made._take_lock()
-    try:
+    with take_lock(data, passable=passable):
         found = {str(path.relative_to(data)): path.stat().st_mode & 0o777 for path in (data, *data.rglob("*"))}
         assert found == {
             ".": mode,
@@ -213,8 +250,6 @@ def test_files_of_programs_are_left_as_they_are(tmp_path: Path, passable: bool, 
             "secrets": 0o700,
             "lock": 0o600,
         }
-    finally:
-        asyncio.run(made.stop())
 
 
 def test_data_goes_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -226,7 +261,7 @@ def test_data_goes_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_up_says_that_a_redis_of_ones_own_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "REDIS_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(given_redis, "REDIS_TIMEOUT_S", 0.2)
     for url in ("redis://127.0.0.1:1/0", "http://example.org"):
         environment = {"ADLRO_REDIS_URL": url}
         result = CliRunner().invoke(app, ["up", "--port", "0", "--data-dir", str(tmp_path)], env=environment)

@@ -26,12 +26,17 @@ from adlro.errors import (
     OutOfRange,
     Unavailable,
 )
-from adlro.kit.status import to_status
+from adlro.kit.status import to_code, to_status
 from adlro.placement import Placement
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.events import Capabilities, Clock, ClockMode, ClusterDescription, GpuCondition
-from adlro.records.jobs import Job, JobAttempt, JobReservation, JobSpec, JobState, PendingReason
+from adlro.records.fair_share import FairShare
+from adlro.records.job_requests import JobHold, JobRequest, JobRequestKind
+from adlro.records.jobs import ArrayTask, Job, JobAttempt, JobReservation, JobSpec, JobState, PendingReason
 from adlro.records.payloads import ExitStatus, LogChunk, LogStream
+from adlro.records.quotas import Quota
+from adlro.records.submitting import RequestResult
+from adlro.records.watching import JobOrder, JobPage, JobView
 from adlro.v1 import (
     cluster_service_pb2,
     cluster_service_pb2_grpc,
@@ -52,9 +57,16 @@ from adlro.wire import (
     clock_to_proto,
     cluster_to_proto,
     description_to_proto,
+    fair_share_to_proto,
+    filter_from_proto,
+    job_from_proto,
     job_to_proto,
+    page_to_proto,
     planes_to_proto,
+    quota_to_proto,
+    result_to_proto,
     spec_from_proto,
+    update_from_proto,
 )
 
 CLUSTER = Cluster(
@@ -95,6 +107,12 @@ class FakeSuite:
         self.fallbacks: dict[Any, int] = {}
         self.decisions_by_basis: dict[Any, int] = {}
         self.decision_lists: list[Any] = []
+        self.job_lists: list[Any] = []
+        self.arrays: dict[str, tuple[str, int]] = {}  # by request id: array and its number of jobs
+        self.requests_about: list[list[str]] = []  # the jobs of each call about several
+        self.quotas: dict[str, int] = {}
+        self.fair_shares: dict[str, FairShare] = {}
+        self.ignores_requests = False  # they come too late
         self.state_requests: list[Any] = []
         self.planes: PlanesNow | None = None  # None: a decompose of an earlier release
         self.event_lag: orchestrator_service_pb2.EventLag | None = None
@@ -340,11 +358,18 @@ class _Services:
         return job_service_pb2.GetJobResponse(job=job_to_proto(self._job(request.job_id)))
 
     def do_ListJobs(self, request: Any) -> Any:
-        found = [job for job in self.suite.jobs.values() if matches(job, request.filter)]
+        """The request is kept; orders of jobs that have not ended are those of submission."""
+        self.suite.job_lists.append(request)
+        wanted = filter_from_proto(request.filter)
+        found = [job for job in self.suite.jobs.values() if wanted.matches(job)]
+        if request.order_by in (JobOrder.ENDED, JobOrder.NEWEST_FIRST):
+            found.reverse()
+        if request.order_by == JobOrder.ENDED:
+            found.sort(key=lambda job: np.inf if job.end_s is None else job.end_s, reverse=True)
         start, size = int(request.page_token or 0), min(request.page_size or 100, 1000)
         page = found[start : start + size]
         more = str(start + size) if start + size < len(found) else ""
-        return job_service_pb2.ListJobsResponse(jobs=[job_to_proto(job) for job in page], next_page_token=more)
+        return page_to_proto(JobPage(page, more), JobView(request.view or JobView.FULL))
 
     def do_CancelJob(self, request: Any) -> Any:
         job = self._job(request.job_id)
@@ -362,6 +387,86 @@ class _Services:
             end_s=self.suite.clock.time_s,
         )
         return job_service_pb2.CancelJobResponse(job=job_to_proto(job))
+
+    def do_SubmitArray(self, request: Any) -> Any:
+        known = self.suite.arrays.get(request.request_id)
+        if known is None:
+            array_id = f"array-{len(self.suite.jobs) + 1}"
+            for index in request.indexes:
+                task = ArrayTask(array_id, index, len(request.indexes), request.max_running_count)
+                spec = spec_from_proto(request.job)
+                self.suite.add(replace(spec, name=f"{spec.name}[{index}]", array=task))
+            known = self.suite.arrays[request.request_id] = (array_id, len(request.indexes))
+        array_id, count = known
+        first = array_id.replace("array", "job")
+        return job_service_pb2.SubmitArrayResponse(array_id=array_id, first_job_id=first, job_count=count)
+
+    def _about(self, job_ids: Any, change: Callable[[Job], Job]) -> list[Any]:
+        """What becomes of a request about several jobs."""
+        self.suite.requests_about.append(list(job_ids))
+        results = []
+        for job_id in job_ids:
+            try:
+                job = self._job(job_id)
+                if job.state.final:
+                    raise Conflict(f"{job_id} has ended", reason="JOB_FINAL")
+                results.append(RequestResult(job_id, change(job)))
+            except AdlroError as error:
+                results.append(RequestResult(job_id, None, to_code(error).name, error.message, error.reason))
+        return list(map(result_to_proto, results))
+
+    def do_CancelJobs(self, request: Any) -> Any:
+        def cancel(job: Job) -> Job:
+            return job_from_proto(self.do_CancelJob(job_service_pb2.CancelJobRequest(job_id=job.job_id)).job)
+
+        return job_service_pb2.CancelJobsResponse(results=self._about(request.job_ids, cancel))
+
+    def _apply(self, job: Job, **changes: Any) -> Job:
+        """As the orchestrator does: it has applied the request when it is read next."""
+        number = job.applied_request + 1
+        self.suite.change(job.job_id, applied_request=number, **({} if self.suite.ignores_requests else changes))
+        return replace(job, requests=(JobRequest(JobRequestKind.UPDATE, number=number),))
+
+    def do_HoldJobs(self, request: Any) -> Any:
+        def hold(job: Job) -> Job:
+            return self._apply(job, hold=JobHold(), pending_reason=PendingReason.HELD, message="held")
+
+        return job_service_pb2.HoldJobsResponse(results=self._about(request.job_ids, hold))
+
+    def do_ReleaseJobs(self, request: Any) -> Any:
+        def release(job: Job) -> Job:
+            return self._apply(job, hold=None, pending_reason=PendingReason.POLICY, message="")
+
+        return job_service_pb2.ReleaseJobsResponse(results=self._about(request.job_ids, release))
+
+    def do_UpdateJobs(self, request: Any) -> Any:
+        update = update_from_proto(request.update)
+        results = self._about(request.job_ids, lambda job: self._apply(job, spec=update.applied_to(job.spec)))
+        return job_service_pb2.UpdateJobsResponse(results=results)
+
+    def do_SetQuota(self, request: Any) -> Any:
+        before = self.suite.quotas.pop(request.user, None)
+        if request.HasField("gpu_count"):
+            self.suite.quotas[request.user] = request.gpu_count
+        return orchestrator_service_pb2.SetQuotaResponse(previous_gpu_count=before)
+
+    def do_SetFairShare(self, request: Any) -> Any:
+        before = self.suite.fair_shares.pop(request.account, FairShare(request.account))
+        if request.remove:
+            now = FairShare(request.account)
+        else:
+            shares = request.shares if request.HasField("shares") else before.shares
+            group = request.group if request.HasField("group") else before.group
+            now = self.suite.fair_shares[request.account] = FairShare(request.account, shares, group)
+        return orchestrator_service_pb2.SetFairShareResponse(fair_share=fair_share_to_proto(now))
+
+    def do_ListFairShares(self, _request: Any) -> Any:
+        shares = map(fair_share_to_proto, self.suite.fair_shares.values())
+        return orchestrator_service_pb2.ListFairSharesResponse(fair_shares=shares)
+
+    def do_ListQuotas(self, _request: Any) -> Any:
+        quotas = [quota_to_proto(Quota(user, count)) for user, count in sorted(self.suite.quotas.items())]
+        return orchestrator_service_pb2.ListQuotasResponse(quotas=quotas)
 
     def do_WatchJobs(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         response, kinds = job_service_pb2.WatchJobsResponse, job_service_pb2.WatchJobsResponse.Kind
@@ -606,7 +711,8 @@ class _Services:
         return orchestrator_service_pb2.ExplainWaitingResponse(explanation=told)
 
     def do_GetClusterCapacity(self, _request: Any) -> Any:
-        answer = orchestrator_service_pb2.GetClusterCapacityResponse(cluster="default")
+        clock = clock_to_proto(self.suite.clock)
+        answer = orchestrator_service_pb2.GetClusterCapacityResponse(cluster="default", clock=clock)
         answer.gpu_models.add(
             gpu_model="v100_sxm2", gpu_count=2, usable_gpu_count=2, free_gpu_count=1,
             largest_free_cpu_cores=16, largest_free_memory_mib=131072,

@@ -106,9 +106,10 @@ def test_a_submission_is_sent_again_with_the_same_id(
 
 
 def test_a_refusal_is_not_sent_again(suite: FakeSuite, client: Client) -> None:
-    with pytest.raises(InvalidInput, match="at most 1") as caught:
-        client.submit(JobSpec("x", "ada", JobType.SIMULATION, priority=1.5))
-    assert caught.value.field == "job.priority"
+    suite.fail("SubmitJob", InvalidInput("no node has so many", field="job.cpu_cores"))
+    with pytest.raises(InvalidInput, match="no node") as caught:
+        client.submit(JobSpec("x", "ada", JobType.SIMULATION, cpu_cores=200))
+    assert caught.value.field == "job.cpu_cores"
     suite.fail("GetJob", InternalError("a bug", metadata={"error_id": "e-1"}))
     with pytest.raises(InternalError):
         client.get("job-1")

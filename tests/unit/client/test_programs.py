@@ -49,6 +49,15 @@ def test_a_command_is_submitted_with_the_defaults_of_the_command_line(suite: Fak
     assert (sent.cpu_cores, sent.application) == (4, "")
 
 
+def test_a_spec_says_what_a_program_needs(suite: FakeSuite, client: Client) -> None:
+    spec = JobSpec(job_type="ml", gpus=2, time_limit="1h", memory="1GiB")
+    sent = suite.jobs[client.submit(spec, command=["python", "train.py"], env={"A": "b"}).job_id].spec
+    assert (sent.gpu_count, sent.time_limit_s, sent.memory_mib, sent.name) == (2, 3600.0, 1024, "python:train.py")
+    assert sent.payload is not None
+    assert sent.payload.argv == ("python", "train.py")
+    assert sent.payload.environment["A"] == "b"
+
+
 def test_several_gpus_are_asked_for(suite: FakeSuite, client: Client) -> None:
     job = client.submit(command=["torchrun", "train.py"], gpu_count=4, max_node_count=2, gpu_models=["v100_sxm2", "t4"])
     sent = suite.jobs[job.job_id].spec
@@ -98,7 +107,12 @@ def test_a_container_is_submitted(suite: FakeSuite, client: Client) -> None:
         ({"command": ["x" * 200_000]}, "the kernel accepts"),
         ({"command": ["x", "--lr", 0.1]}, "0.1 is no text: write '0.1'"),
         ({"command": ["x"], "environment": {"LR": 0.1}}, "0.1 is no text: write '0.1'"),
-        ({"spec": SPEC, "command": ["x"]}, "a spec has all of a job"),
+        (
+            {"spec": SPEC, "command": ["x"], "priority": 1},
+            r"priority: the spec has all.*JobSpec\(priority=",
+        ),
+        ({"spec": program_spec(["x"]), "command": ["x"]}, "the spec has a program already"),
+        ({"spec": SPEC, "env": {"A": "b"}}, "a job needs a command or an image"),
     ],
 )
 def test_a_job_that_no_node_can_run_is_refused_here(

@@ -147,6 +147,13 @@ class CountsNoCores(Double):
             raise Conflict("too large", reason="GPU_MEMORY_TOO_SMALL")
 
 
+@breaks("keeps_to_the_nodes_of_jobs")
+class LetsAnybodyBesideAnExclusiveJob(Double):
+    def check_nodes(self, request):
+        if not any(self.attempts[job_id].spec.exclusive for job_id in self.open):
+            super().check_nodes(request)
+
+
 @breaks("forgets_a_refused_launch")
 class RemembersWhatItRefused(Double):
     def check_fit(self, request):

@@ -153,6 +153,17 @@ class Double(pb_grpc.ClusterServiceServicer):
             raise Conflict("too many on node a", reason="NODE_CORES_EXHAUSTED")
         if request.spec.memory_mib > MEMORY_MIB:
             raise Conflict("too much", reason="NODE_MEMORY_EXHAUSTED")
+        self.check_nodes(request)
+
+    def check_nodes(self, request: pb.LaunchJobRequest) -> None:
+        spec = request.spec
+        if "a" in spec.excluded_node_ids or (spec.node_ids and "a" not in spec.node_ids):
+            raise Conflict("not on node a", reason="NODE_NOT_ACCEPTED")
+        for job_id in self.open:
+            if self.attempts[job_id].spec.exclusive:
+                raise Conflict(f"{job_id} is alone", reason="NODE_EXCLUSIVE")
+        if spec.exclusive and self.open:
+            raise Conflict("others run", reason="NODE_NOT_EMPTY")
 
     def known(self, request: pb.LaunchJobRequest) -> bool:
         known = self.attempts.get(request.job_id)

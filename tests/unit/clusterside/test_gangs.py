@@ -178,3 +178,32 @@ def test_a_cluster_refuses_placements_that_it_does_not_offer(side: ClusterSide) 
         launch(side, "a", "n/0", "n/1")
     assert (refused.value.reason, refused.value.field) == ("NO_GANGS", "placement")
     assert told(side) == []
+
+
+async def test_an_exclusive_job_is_alone_on_its_nodes_also_after_a_restart(side: ClusterSide) -> None:
+    launch(side, "busy", "m/0")
+    for gpu_ids, reason in ((("m/1",), "NODE_NOT_EMPTY"), (("n/0", "m/1"), "NODE_NOT_EMPTY"), (("m/0",), "GPU_BUSY")):
+        with pytest.raises(Conflict) as refused:
+            launch(side, "a", *gpu_ids, exclusive=True)
+        assert refused.value.reason == reason
+    assert not launch(side, "a", "n/0", exclusive=True)
+    with pytest.raises(Conflict, match="node n runs an exclusive job") as refused:
+        launch(side, "b", "n/1")
+    assert refused.value.reason == "NODE_EXCLUSIVE"
+    await side.driver.begin(None)
+    again = ClusterSide(driver := Programs(), HandTimers())
+    again.restore(kept_of(side.collect(whole=True)))
+    with pytest.raises(Conflict, match="node n runs an exclusive job"):
+        launch(again, "b", "n/1", "m/1")
+    assert side.stop("a", 1, 0)
+    assert not launch(side, "b", "n/1")
+    await driver.close()
+
+
+def test_a_launch_on_a_node_that_the_job_does_not_accept_is_refused(side: ClusterSide) -> None:
+    tries: list[dict[str, Any]] = [{"excluded_node_ids": ("n",)}, {"node_ids": ("m",)}]
+    for fields in tries:
+        with pytest.raises(Conflict, match="GPU n/0 is on n, and a ") as refused:
+            launch(side, "a", "n/0", **fields)
+        assert refused.value.reason == "NODE_NOT_ACCEPTED"
+        assert not launch(side, f"b {next(iter(fields))}", "m/0" if "node_ids" in fields else "m/1", **fields)

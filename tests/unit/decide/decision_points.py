@@ -144,7 +144,7 @@ def merged(observations: Sequence[Observation]) -> Observation:
     columns: dict[str, Any] = {
         field.name: np.concatenate([getattr(each, field.name) for each in observations])
         for field in fields(Observation)
-        if field.name not in ("gpu_models", "kind_duration_s", "table", "gangs", "preemption", "sharing")
+        if field.name not in ("gpu_models", "kind_duration_s", "table", "gangs", "preemption", "sharing", "nodes")
     }
     duration_s = np.full((len(observations), *first.job_waiting.shape[1:], kinds), np.inf)
     for n, each in enumerate(observations):

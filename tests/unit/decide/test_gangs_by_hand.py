@@ -9,7 +9,6 @@ import pytest
 
 from adlro.decide.policies import POLICIES
 from adlro.decide.policies.conservative_backfill import ConservativeBackfill
-from adlro.records.decisions import DecisionBasis
 from adlro.state.observation import Observation
 from tests.policies import made
 from tests.unit.decide.gang_points import HELD, Set, Several, action, point
@@ -232,18 +231,7 @@ def test_a_gang_whose_sets_are_kept_for_others_is_left_out() -> None:
 # ---- what a network has not learned
 
 
-def test_the_network_decides_nothing_while_a_gang_waits() -> None:
-    seen = point([Several(8, 10.0), Several(1, 5.0)], [[0, 0, 20, 20], [0, 0, 0, 0]])
-    policy, base = made("dqn"), POLICIES["hold_gang"]()
-    judgement = policy.judge(seen)
-    assert judgement.basis_of(0) is DecisionBasis.OUT_OF_RANGE
-    assert judgement.notes[0] == "a job of several GPUs waits; the network has not learned them"
-    expected = base.judge(seen)
-    np.testing.assert_array_equal(judgement.scores, expected.scores)
-    np.testing.assert_array_equal(judgement.reserve, expected.reserve)
-
-
-def test_nor_while_gpus_are_kept_free_for_a_job() -> None:
+def test_the_network_decides_nothing_while_gpus_are_kept_free_for_a_job_of_one() -> None:
     seen = point([Several(1, 10.0), Several(1, 5.0)], [[0, 0, 20, 20]], reserved=0)
     judgement = made("dqn").judge(seen)
     assert judgement.notes[0] == "GPUs are kept free for a job; the network has not learned that"

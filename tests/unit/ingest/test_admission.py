@@ -8,7 +8,9 @@ import pytest
 from adlro.errors import InvalidInput
 from adlro.hardware.specs import GPU_SPECS
 from adlro.records.cluster import Cluster, Gpu, Node
-from adlro.records.jobs import ExpectedRuntime, JobSpec, JobType
+from adlro.records.dependencies import DependencyCondition, JobDependency
+from adlro.records.jobs import ArrayTask, ExpectedRuntime, JobSpec, JobType
+from adlro.records.specifications import completed
 from adlro.services.ingest.admission import Admission, refusals
 from adlro.services.ingest.clusters import ClusterView, check_cluster
 from tests.unit.ingest.clusters_for_tests import SMALL, VIEW
@@ -164,14 +166,43 @@ class _Clusters:
         return self.stored
 
 
+class _NoJobs:
+    """A store without jobs."""
+
+    async def ends(self, ids: Any) -> dict[str, Any]:
+        return {}
+
+
+async def test_a_job_that_waits_for_one_that_is_not_there_is_refused():
+    after = (JobDependency("job-7"), JobDependency("array-1", DependencyCondition.ENDED))
+    with pytest.raises(InvalidInput) as caught:
+        await Admission(_Clusters(VIEW, VIEW), "default", _NoJobs()).admit(with_(after=after), "r")  # type: ignore[arg-type]
+    assert [each.field for each in caught.value.violations] == ["job.after[0].job_id", "job.after[1].job_id"]
+    assert "no job or array 'job-7'" in caught.value.message
+
+
+async def test_a_place_in_an_array_is_given_by_ingest_alone():
+    spec = with_(array=ArrayTask("array-1", 0, 2))
+    with pytest.raises(InvalidInput) as caught:
+        await Admission(_Clusters(VIEW, VIEW), "default", _NoJobs()).admit(spec, "r")  # type: ignore[arg-type]
+    assert caught.value.field == "job.array"
+
+
+async def test_the_indexes_of_an_array_rise():
+    admission = Admission(_Clusters(VIEW, VIEW), "default", _NoJobs())  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput) as caught:
+        await admission.admit_array(with_(), (0, 3, 3), 0, "r")
+    assert caught.value.field == "indexes[2]"
+
+
 async def test_a_refusal_never_rests_on_an_old_description():
     grown = Cluster("default", (*SMALL.nodes, Node("big-0", 128, 2**20, (Gpu("big-0/0", "t4", 15_000),))))
     clusters = _Clusters(VIEW, ClusterView(grown))
-    new = await Admission(clusters, "default").admit(with_(cpu_cores=64), "r")  # type: ignore[arg-type]
+    new = await Admission(clusters, "default", _NoJobs()).admit(with_(cpu_cores=64), "r")  # type: ignore[arg-type]
     assert new.normalized.cpu_cores == 0.5
     assert clusters.reads == 1
     with pytest.raises(InvalidInput) as caught:
-        await Admission(_Clusters(VIEW, VIEW), "default").admit(with_(cpu_cores=64), "r")  # type: ignore[arg-type]
+        await Admission(_Clusters(VIEW, VIEW), "default", _NoJobs()).admit(with_(cpu_cores=64), "r")  # type: ignore[arg-type]
     assert caught.value.field == "job.cpu_cores"
 
 
@@ -193,3 +224,65 @@ def test_a_cluster_that_contradicts_itself_is_refused_with_every_violation():
     ]
     assert "v100_sxm2" in caught.value.violations[2].description
     check_cluster(SMALL)
+
+
+NODES = ClusterView(
+    Cluster(
+        "c",
+        (
+            Node("a", 8, 65_536, (Gpu("a/0", "t4", 16_000), Gpu("a/1", "t4", 16_000))),
+            Node("b", 40, 65_536, (Gpu("b/0", "v100_sxm2", 16_000),)),
+            Node("front", 4, 4_096, ()),
+        ),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "text"),
+    [
+        ({"node_ids": ("a", "x")}, "job.node_ids[1]", "cluster 'c' has no node 'x'; it has a, b, front (adlro nodes)"),
+        ({"excluded_node_ids": ("y",)}, "job.excluded_node_ids[0]", "cluster 'c' has no node 'y'"),
+        ({"excluded_node_ids": ("a", "b")}, "job.excluded_node_ids", "no node with GPUs is left"),
+        ({"node_ids": ("front",)}, "job.node_ids", "no node with GPUs is left"),
+        ({"excluded_node_ids": ("b",), "cpu_cores": 9}, "job.cpu_cores", "of cluster 'c' has 8 (counting the nodes"),
+        ({"node_ids": ("b",), "gpu_models": ("t4",)}, "job.gpu_models", "has none of these models; it has v100_sxm2"),
+        ({"node_ids": ("b",), "gpu_count": 2}, "job.gpu_count", "has at most 1 of v100_sxm2"),
+    ],
+)
+def test_nodes_that_are_not_there_or_cannot_hold_the_job_are_refused_with_the_way_out(fields, field, text):
+    (violation,) = refusals(with_(**fields), NODES)
+    assert violation.field == field
+    assert text in violation.description
+
+
+def test_of_many_unknown_nodes_only_some_are_told_one_by_one():
+    unknown = tuple(f"x{number}" for number in range(2000))
+    found = refusals(with_(excluded_node_ids=unknown), NODES)
+    assert len(found) == 21
+    assert found[0].description.startswith("job.excluded_node_ids[0]: cluster 'c' has no node 'x0'; it has ")
+    assert found[20].description == (
+        "job.excluded_node_ids[20]: cluster 'c' has no node 'x20', nor 1979 more that the job names"
+    )
+    assert len(refusals(with_(node_ids=unknown[:20]), NODES)) == 20
+
+
+@pytest.mark.parametrize(
+    "fields", [{"node_ids": ("a",), "gpu_count": 2}, {"excluded_node_ids": ("a", "front"), "exclusive": True}]
+)
+def test_nodes_that_hold_the_job_are_accepted(fields):
+    assert refusals(with_(**fields), NODES) == []
+    assert refusals(with_(**fields), None) == []
+    chosen = NODES.chosen_by(with_(**fields))
+    assert chosen is NODES.chosen_by(with_(**fields, cpu_cores=2))
+    assert chosen is not NODES.chosen_by(with_(node_ids=("a", "b")))
+
+
+def test_an_exclusive_job_that_shares_and_one_that_excludes_all_its_nodes_contradict_themselves():
+    for fields, field in (
+        ({"exclusive": True, "shareable": True}, "job.exclusive"),
+        ({"node_ids": ("a",), "excluded_node_ids": ("a",)}, "job.excluded_node_ids"),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            completed(with_(**fields))
+        assert [each.field for each in refused.value.violations] == [field]

@@ -47,7 +47,10 @@ def test_every_method_of_every_contract_has_its_roles():
 
 
 def test_a_reader_changes_nothing_and_a_submitter_touches_jobs_only():
-    changes = ("Submit", "Cancel", "Set", "Drain", "Undrain", "Upsert", "Push", "Launch", "Stop", "Acknowledge", "Wake")
+    changes = (
+        *("Submit", "Cancel", "Hold", "Release", "Update", "Set", "Drain", "Undrain", "Upsert", "Push"),
+        *("Launch", "Stop", "Acknowledge", "Wake"),
+    )
     reading = {method for method, roles in ROLES.items() if Role.READER in roles}
     assert not [method for method in reading if method.rpartition("/")[2].startswith(changes)]
     assert {method for method in ROLES if method not in reading} == {
@@ -58,6 +61,8 @@ def test_a_reader_changes_nothing_and_a_submitter_touches_jobs_only():
         "/adlro.v1.TelemetryService/GetCluster",
         "/adlro.v1.OrchestratorService/ExplainWaiting",
         "/adlro.v1.OrchestratorService/GetClusterCapacity",
+        "/adlro.v1.OrchestratorService/ListFairShares",
+        "/adlro.v1.OrchestratorService/ListQuotas",
     }
     assert {method.split("/")[1] for method in submitting - besides} == {"adlro.v1.JobService"}
 

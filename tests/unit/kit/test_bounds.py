@@ -64,6 +64,8 @@ def full_job() -> job_pb2.JobSpec:
         payload=full_payload(),
         max_node_count=1024,
         gpu_models=[f"{index:02}" + "€" * 62 for index in range(16)],
+        node_ids=[f"{index:04}" + "€" * 124 for index in range(1024)],
+        excluded_node_ids=[f"n{index:04}" + "€" * 123 for index in range(1024)],
     )
 
 
@@ -146,6 +148,7 @@ def test_items_are_counted_through_all_that_is_nested():
 
 def test_what_is_too_large_is_named_without_reading_it_as_a_message():
     message = job_service_pb2.SubmitJobRequest(job=full_job(), request_id="r")
+    del message.job.node_ids[:], message.job.excluded_node_ids[:]  # of so many fields only the first are looked at
     message.job.name = "n" * 3_000_000
     found = largest_field(message.SerializeToString(), message.DESCRIPTOR)
     assert found == ("job.name", 3_000_000)

@@ -108,13 +108,13 @@ def test_keys_of_other_services_and_of_the_command_are_let_be(monkeypatch):
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("ADLRO_INGEST_DRAIN_TIMEOUT_S", "soon", "ADLRO_INGEST_DRAIN_TIMEOUT_S: input should be a valid number"),
-        ("ADLRO_DRAIN_TIMEOUT_S", "-1", "ADLRO_DRAIN_TIMEOUT_S: input should be greater than 0 (got '-1')"),
+        ("ADLRO_INGEST_DRAIN_TIMEOUT_S", "soon", "ADLRO_INGEST_DRAIN_TIMEOUT_S: must be a number (got 'soon')"),
+        ("ADLRO_DRAIN_TIMEOUT_S", "-1", "ADLRO_DRAIN_TIMEOUT_S: must be more than 0 (got '-1')"),
         ("ADLRO_INGEST_LISTEN", "7701", "ADLRO_INGEST_LISTEN: must be host:port, such as 127.0.0.1:7701"),
         ("ADLRO_INGEST_LISTEN", "::1:7701", "ADLRO_INGEST_LISTEN: must have brackets"),
         ("ADLRO_INGEST_LISTEN", "", "ADLRO_INGEST_LISTEN: must be host:port"),
         ("ADLRO_INGEST_METRICS_LISTEN", "127.0.0.1:99999", "ADLRO_INGEST_METRICS_LISTEN: must be host:port"),
-        ("ADLRO_LOG_LEVEL", "loud", "ADLRO_LOG_LEVEL: string should match pattern"),
+        ("ADLRO_LOG_LEVEL", "loud", "ADLRO_LOG_LEVEL: must be one of debug, info, warning, error (got 'loud')"),
         ("ADLRO_REDIS_URL", "localhost:6379", "ADLRO_REDIS_URL: must be a URL such as redis://127.0.0.1:6379/0"),
     ],
 )

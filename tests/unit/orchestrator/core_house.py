@@ -21,8 +21,11 @@ from adlro.decide.policies.base import Policy
 from adlro.errors import AdlroError
 from adlro.records.cluster import Cluster
 from adlro.records.events import ClusterDescription
+from adlro.records.job_requests import JobRequest, JobRequestKind, JobUpdate
 from adlro.records.jobs import ExpectedRuntime, Job, JobSpec, JobState, JobType, PendingReason, SimulatedWork
+from adlro.services.orchestrator.ledger.quotas import Quotas
 from adlro.services.orchestrator.ledger.sharing import PairTable
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing, accepted_s
 from adlro.services.orchestrator.runtimes.refresh import Predict, RuntimesPredicted
 from adlro.services.orchestrator.session import reconcile
@@ -109,6 +112,8 @@ class CoreHouse:
         self.failures: list[Exception] = []
         self.drained: dict[str, str] = {}
         self.min_run_s: float | None = None  # jobs may be stopped for others once they have run so long
+        self.user_rules = UserRules()
+        self.launched: list[str] = []  # jobs, with each launch
         self.pairs: PairTable | None = None  # what jobs that share a GPU are expected to keep of their speeds
         self.real_time = False  # wall time passes as the cluster's does
         self.meddling = ["policy", "drain", "speeds", "kick"]
@@ -155,10 +160,50 @@ class CoreHouse:
             "expected_runtime": ExpectedRuntime("v100_sxm2", work_s),
         }
         job = self.store.create(JobSpec(**{**fields, **spec}))  # type: ignore[arg-type]
-        if self.recorded is not None:
-            (expected,) = self.predictor.expected([job.spec], self.cluster.cluster.gpu_models)
-            self._inbox.append(inputs.Arrived([(job, 0, expected)], self.predictor.standing))
+        self._arrived([job])
         return job
+
+    def submit_array(self, count: int, work_s: float, max_running_count: int = 0, **spec: object) -> list[Job]:
+        common = JobSpec(
+            **{  # type: ignore[arg-type]
+                "name": "a",
+                "user": "ann",
+                "job_type": JobType.SIMULATION,
+                "simulated_work": SimulatedWork(work_s),
+                "expected_runtime": ExpectedRuntime("v100_sxm2", work_s),
+                **spec,
+            }
+        )
+        jobs = self.store.create_array(common, count, max_running_count)
+        self._arrived(jobs)
+        return jobs
+
+    def _arrived(self, jobs: Sequence[Job]) -> None:
+        if self.recorded is not None:
+            expected = self.predictor.expected([job.spec for job in jobs], self.cluster.cluster.gpu_models)
+            rows = [(job, 0, row) for job, row in zip(jobs, expected, strict=True)]
+            self._inbox.append(inputs.Arrived(rows, self.predictor.standing))
+
+    def ask(
+        self, job_id: str, kind: JobRequestKind, update: JobUpdate | None = None, *, operator: bool = False
+    ) -> bool:
+        """Asks for a change of a job; False: it is past it."""
+        request = self.store.request(job_id, JobRequest(kind, update, by_operator=operator))
+        if request is not None and self.recorded is not None:
+            self._inbox.append(inputs.Requested(job_id, (request,)))
+        return request is not None
+
+    def hold(self, job_id: str, *, operator: bool = False) -> bool:
+        return self.ask(job_id, JobRequestKind.HOLD, operator=operator)
+
+    def release(self, job_id: str, *, operator: bool = False) -> bool:
+        return self.ask(job_id, JobRequestKind.RELEASE, operator=operator)
+
+    def set_quotas(self, **gpu_count_of: int) -> None:
+        self.user_rules = replace(self.user_rules, quotas=Quotas(gpu_count_of))
+        if self.recorded is not None:
+            self._step(inputs.UserRulesChanged(self.user_rules))
+            self._kick()
 
     def cancel(self, job_id: str) -> None:
         self.store.request_cancel(job_id)
@@ -320,10 +365,12 @@ class CoreHouse:
         self._written = {(job.job_id, job.attempt_count) for _, job in self.store.records.values()}
         arriving = core._found.arriving if core._found is not None else []
         cancelling = [job.job_id for job in self.store.active if job.cancel_requested]
+        requests = {job.job_id: job.requests for job in self.store.active if job.requests}
         try:
             self._give(inputs.Begun())
             if arriving:
                 self._inbox.append(inputs.Arrived(arriving, self.predictor.standing))
+            self._inbox.extend(inputs.Requested(job_id, asked) for job_id, asked in requests.items())
             self._inbox.extend(inputs.CancelRequested(job_id) for job_id in cancelling)
         except _KilledError:
             self.killed += 1
@@ -335,17 +382,19 @@ class CoreHouse:
     def _loaded(self, description: ClusterDescription) -> Callable[[], Core]:
         """Makes the same core each time: what was read and described is kept."""
         models = description.cluster.gpu_models
-        records = [(version, job) for version, job in self.store.records.values() if not job.state.final]
+        records = [
+            (version, replace(job, requests=())) for version, job in self.store.records.values() if not job.state.final
+        ]
         expected = self.predictor.expected([job.spec for _, job in records], models)
-        cursor, user_service_s, drained = self.store.cursor, dict(self.store.user_service_s), dict(self.drained)
+        cursor, user_service, drained = self.store.cursor, dict(self.store.user_service), dict(self.drained)
         known_s = max((reconcile.newest_time_s(job) for _, job in records), default=0.0)
         token, policy, standing, decided = self.token, self.policy, self.predictor.standing, len(self.decided)
         min_run_s = self.min_run_s
-        clock, pairs = description.clock, self.pairs
+        clock, pairs, rules = description.clock, self.pairs, self.user_rules
 
         def found() -> reconcile.Reconciled:
             made = reconcile.begin(
-                description, cursor, known_s, drained, self._max_attempts, user_service_s, min_run_s, pairs
+                description, cursor, known_s, drained, self._max_attempts, user_service, min_run_s, pairs, rules
             )
             for (version, job), row in zip(records, expected, strict=True):
                 reconcile.take(made, version, job, row)
@@ -453,6 +502,8 @@ class CoreHouse:
                 return inputs.Stopped()
             case effects.Newest():
                 return inputs.LogEnds(self.cluster.on_describe().revision)
+            case effects.ReadEnds(ids):
+                return inputs.EndsRead(self.store.ends(ids))
             case effects.More():
                 return inputs.Continue()
 
@@ -474,6 +525,7 @@ class CoreHouse:
 
     def _launch(self, order: effects.Launch, incarnation: str) -> inputs.Event | None:
         key = (order.job_id, order.attempt)
+        self.launched.append(order.job_id)
         try:
             launched = self.cluster.on_launch(
                 *key,

@@ -151,6 +151,8 @@ def test_a_thousand_busy_gpus_are_one_group() -> None:
 
 WORDS = {
     Mask.MODEL: "the job does not accept this model",
+    Mask.NODE: "the job excludes",
+    Mask.NODE_SHARED: "the job is exclusive, and",
     Mask.LOST: "the GPU is lost",
     Mask.DRAINED: "is drained",
     Mask.GPU_MEMORY: "MiB of GPU memory, it has",
@@ -176,6 +178,8 @@ def test_masks_say_of_each_gpu_what_its_reason_says(data: st.DataObject) -> None
         memory_mib=data.draw(st.sampled_from([1024, 40_000, 70_000, 1_000_000])),
         gpu_memory_mib=data.draw(st.sampled_from([0, 12_000, 16_100, 20_000])),
         gpu_models=data.draw(st.sampled_from([(), ("v100_sxm2",), ("radeon_vii", "rtx_2080_ti")])),
+        exclusive=data.draw(st.booleans()),
+        excluded_node_ids=tuple(data.draw(st.sets(st.sampled_from(ledger.layout.node_ids), max_size=2))),
     ).spec
     for gpu, number in enumerate(masks(spec, ledger.occupancy).tolist()):
         reason = ledger.occupancy.mask_reason(spec, gpu, 1.0)

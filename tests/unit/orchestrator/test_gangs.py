@@ -51,7 +51,7 @@ def test_a_gang_is_written_down_launched_and_released_as_a_whole() -> None:
     house.resume()
     house.until_final(1)
     assert house.core.ledger.occupancy.idle.all()
-    assert house.store.user_service_s == {"ann": 30.0}  # three GPUs for 10 s
+    assert house.store.user_service["ann"].gpu_s == 30.0  # three GPUs for 10 s
 
 
 def test_a_running_gang_counts_with_each_of_its_gpus_for_its_user() -> None:

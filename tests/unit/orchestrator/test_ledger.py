@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from adlro.decide import hold_rule
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from adlro.placement import Placement
+from adlro.records.attained import AttainedService
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import PendingReason
 from adlro.services.orchestrator.explain.waits import waits
@@ -100,7 +101,7 @@ def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
         ledger.place(queue(ledger, number, (1, 1, 1), cpu_cores=1), (gpu,), 0.0)
     assert reason_of(ledger, "job-2") == (
         PendingReason.RESOURCES,
-        "waits for a GPU with 8 cores and 1024 MiB on its node",
+        "nodes of idle GPUs lack cores; waits for a GPU with 8 cores and 1024 MiB on its node",
     )
     assert mask_reason(ledger, entry, 0, 0.5) == "busy with job-10 for about 0.5 s"
     assert mask_reason(ledger, entry, 1, 0.5) == ""
@@ -108,6 +109,9 @@ def test_every_waiting_job_has_its_reason(cluster: Cluster) -> None:
     picky = replace(entry.job.spec, gpu_models=("t4",))
     assert ledger.occupancy.mask_reason(picky, 1, 0.5) == "the job does not accept this model"
     assert "20000 MiB of GPU memory" in mask_reason(ledger, ledger.entries["job-1"], 1, 0.5)
+    for gpu, number in zip((1, 3), (13, 14), strict=True):
+        ledger.place(queue(ledger, number, (1, 1, 1), cpu_cores=1), (gpu,), 0.0)
+    assert reason_of(ledger, "job-2")[1] == "waits for a GPU with 8 cores and 1024 MiB on its node"
 
 
 def test_two_jobs_never_hold_one_gpu(cluster: Cluster) -> None:
@@ -135,7 +139,7 @@ def test_a_hold_is_allowed_where_something_runs_or_is_known_to_come(cluster: Clu
 
 
 def test_users_have_had_what_ended_and_what_runs(cluster: Cluster) -> None:
-    ledger = Ledger(cluster, user_service_s={"bob": 100.0, "eve": 7.0})
+    ledger = Ledger(cluster, user_service={"bob": AttainedService(100.0), "eve": AttainedService(7.0)})
     for number, user in enumerate(("ann", "bob", "cid", "ann")):
         queue(ledger, number, (1, 2, 3), user=user)
     running = queue(ledger, 10, (4, 5, 6), user="ann")
@@ -146,12 +150,12 @@ def test_users_have_had_what_ended_and_what_runs(cluster: Cluster) -> None:
     ledger.runs_since(other, 21.5)
     assert ledger.observe(22.0).job_user_service_s[0].tolist() == [2.5, 100.0, 0.0, 2.5]
     ledger.release(running, 0.0)
-    assert ledger.user_service.add("ann", 3.0) == 3.0
+    assert ledger.user_service.add("ann", 3.0, 1, 23.0) == AttainedService(3.0, 23.0)
     assert ledger.observe(23.0).job_user_service_s[0].tolist() == [4.5, 100.0, 0.0, 4.5]
 
 
 def test_many_users_keep_apart(cluster: Cluster) -> None:
-    ledger = Ledger(cluster, user_service_s={f"user-{n}": float(n) for n in range(100)})
+    ledger = Ledger(cluster, user_service={f"user-{n}": AttainedService(float(n)) for n in range(100)})
     for number in range(100):
         queue(ledger, number, (1, 2, 3), user=f"user-{number}")
     assert ledger.observe(0.0).job_user_service_s[0].tolist() == [float(n) for n in range(100)]
@@ -185,7 +189,7 @@ def test_no_decision_waits_for_the_compiler(cluster: Cluster) -> None:
     warm()
     functions: list[Any] = [observe._fill, candidate_table._fill_kinds, candidate_table._fill_table]
     compiled = [list(function.signatures) for function in functions]
-    ledger = Ledger(cluster, drained=["turing-0"], user_service_s={"ann": 3.0})
+    ledger = Ledger(cluster, drained=["turing-0"], user_service={"ann": AttainedService(3.0)})
     ledger.place(queue(ledger, 0, (1, 2, 3)), (0,), 0.0)
     ledger.set_lost(["volta-0/1"], True)
     ledger.observe(1.0)

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adlro.records.attained import AttainedService
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobSpec, JobType, PendingReason
+from adlro.records.precedence import Precedence
 from adlro.records.redaction import explanation_without_others
 from adlro.records.waiting import GpuObstacle, WaitingChangeKind, WaitingExplanation
 from adlro.services.orchestrator.explain import obstacles as obstacles_module
-from adlro.services.orchestrator.explain.obstacles import changes, fitting_count, obstacles, with_change
+from adlro.services.orchestrator.explain.obstacles import changes, fitting_count, obstacles, shortage, with_change
 from adlro.services.orchestrator.explain.waiting import explanation, see
 from adlro.services.orchestrator.explain.waits import waits
 from adlro.services.orchestrator.ledger.ledger import Ledger
@@ -271,3 +273,54 @@ def test_a_submitter_is_told_of_no_other_users_job(data: st.DataObject) -> None:
                 assert f"{other.job.job_id} " not in shown
                 assert other.job.spec.user not in shown
                 assert other.job.spec.name not in shown
+
+
+def test_a_waiting_job_tells_its_level_of_precedence() -> None:
+    had = {"ada": AttainedService(30.0, 0.0), "bob": AttainedService(0.0, 0.0)}
+    queue = Queue(Ledger(cluster(), user_service=had))
+    ids = [queue.wait(spec(user, priority=0.5)) for user in ("ada", "bob", "bob")]
+    rule = Precedence(fair_share=2.0, priority=1.0)
+    entries = [queue.ledger.entries[job_id] for job_id in ids]
+    said = [explanation(see(queue.ledger, entry, 50.0, rule), None, "none").precedence for entry in entries]
+    assert said[0] == "level 3 of 9: fair share 0.25 (weight 2), priority 0.50 (weight 1); 2 jobs are on higher levels"
+    assert said[1] == "level 8 of 9: fair share 1.00 (weight 2), priority 0.50 (weight 1); no job is on higher levels"
+    assert told(queue, ids[0]).precedence == ""
+    queue.ledger.hold(entries[0])
+    assert see(queue.ledger, entries[0], 50.0, rule).precedence == ""
+
+
+@pytest.mark.parametrize(
+    ("demand", "lacks"),
+    [
+        ({}, ""),  # it fits
+        ({"cpu_cores": 5}, "cores"),
+        ({"memory_mib": 20_000}, "memory"),
+        ({"cpu_cores": 5, "memory_mib": 20_000}, "cores and memory"),
+        ({"cpu_cores": 4, "memory_mib": 16_000}, "cores or memory"),  # one node lacks the one, one the other
+        ({"gpu_memory_mib": 12_000, "cpu_cores": 4}, "cores"),  # only the big ones hold it
+        ({"gpu_models": ("small",), "cpu_cores": 9}, ""),  # no node ever has so many
+        ({"gpu_count": 4, "max_node_count": 1}, ""),  # GPUs are short
+        ({"gpu_count": 3, "cpu_cores": 2, "gpu_models": ("big",)}, "cores"),
+        ({"gpu_count": 3, "memory_mib": 10_000, "gpu_models": ("small",)}, "memory"),
+        ({"gpu_count": 3, "cpu_cores": 2}, ""),
+    ],
+)
+def test_what_the_nodes_of_idle_gpus_lack(demand: dict[str, Any], lacks: str) -> None:
+    ledger = Ledger(cluster(nodes=2))  # each with 8 cores, 32 GiB and four GPUs
+    queue = Queue(ledger)
+    queue.run(spec(cpu_cores=5), 0)  # 3 cores and 31 GiB are left with three big GPUs
+    queue.run(spec(memory_mib=20_480, cpu_cores=2), 4)  # 6 cores and 12 GiB with three small ones
+    if demand.get("cpu_cores") == 5:
+        queue.run(spec(cpu_cores=2), 5)
+    if demand.get("memory_mib") == 20_000:
+        queue.run(spec(memory_mib=16_384), 1)
+    assert shortage(spec(**demand), ledger.occupancy) == lacks
+
+
+def test_lost_and_drained_gpus_are_not_idle_ones_that_could_hold_a_job() -> None:
+    ledger = Ledger(cluster(nodes=2))
+    Queue(ledger).run(spec(cpu_cores=5), 0)
+    wanted = spec(cpu_cores=5, gpu_models=("big",))
+    assert shortage(wanted, ledger.occupancy) == "cores"
+    ledger.set_lost(["n0/1", "n0/2", "n0/3"], True)
+    assert shortage(wanted, ledger.occupancy) == ""

@@ -71,7 +71,7 @@ def test_a_job_is_stopped_for_a_shorter_one_and_goes_on_with_what_is_left() -> N
     assert house.cluster.launches == [("job-1", 1, "n0/0"), ("job-2", 1, "n0/0"), ("job-1", 2, "n0/0")]
     assert first.remaining_ratio == SHARE
     # What it had in all attempts counts for its user.
-    assert house.store.user_service_s["ann"] == pytest.approx(20.0 + 10.0 + 2.0 + SHARE * 100.0)
+    assert house.store.user_service["ann"].gpu_s == pytest.approx(20.0 + 10.0 + 2.0 + SHARE * 100.0)
     stopped = next(job for job in house.store.history["job-1"] if job.attempts and job.attempts[-1].preempted)
     assert stopped.state is JobState.PENDING
     assert stopped.message == "stopped for job-2; goes on later with 83 % of its work left"

@@ -99,7 +99,7 @@ def test_two_jobs_run_beside_each_other_and_their_records_say_so() -> None:
         (NeighbourTime(A, 50.0),),
     ]
     assert house.cluster.launches == [("job-1", 1, "0.5 of n0/0"), ("job-2", 1, "0.5 of n0/0")]
-    assert house.store.user_service_s["ann"] == pytest.approx(120.0 + 50.0)
+    assert house.store.user_service["ann"].gpu_s == pytest.approx(120.0 + 50.0)
     check(house, 0, exactly=True)
 
 

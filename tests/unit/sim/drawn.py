@@ -30,9 +30,10 @@ FIELDS_OF_OLD = [each.name for each in fields(WorkloadJob)].index("gpu_count")
 """The fields of a job from here on came with jobs of several GPUs."""
 COLUMNS_OF_GANGS = (
     *("gpu_count", "max_nodes", "spread_speed", "expected_spread_speed"),
-    *("preemptible", "restart_s", "lost_s", "shareable", "family"),
+    *("preemptible", "restart_s", "lost_s", "shareable", "family", "exclusive", "node_allowed"),
 )
-"""So did these columns of job arrays, or with stops and shares; worlds have jobs of one GPU that are never stopped."""
+"""So did these columns of job arrays, or with stops, shares and nodes; worlds have jobs of one GPU that are never
+stopped and run on any node."""
 
 
 def digest(*parts: object) -> str:

@@ -79,6 +79,8 @@ EXCEPTIONS: dict[tuple[str, str, str], str] = {
         "**",
     ): "trains a network in torch, whose last bits nobody promises",
     ("adlro/lab/learn/policy_iteration.py", "decisions", "sum"): WHOLE,
+    ("adlro/lab/learn/gang_worlds.py", "_draw_cluster", "dirichlet"): ONLY_COMPARED,
+    ("adlro/lab/learn/gang_worlds.py", "_with_sizes", "dirichlet"): ONLY_COMPARED + ", and in a capacity of 10 digits",
     ("adlro/lab/learn/worlds.py", "_draw_cluster", "dirichlet"): ONLY_COMPARED,
     ("adlro/workload/demand.py", "_gang_shortage", "sum"): WHOLE,
     ("adlro/decide/policies/hungarian.py", "weigh", "scipy.optimize"): "adds, subtracts and compares",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adlro.errors import Conflict
 from adlro.placement import Placement
 from adlro.records.events import EventKind
 from adlro.sim.batch import BatchOutcome, GpuChange, simulate
@@ -14,6 +15,7 @@ from adlro.state.observation import HOLD, Ints, Observation
 from adlro.workload.job_lists import WorkloadJob, draw_jobs
 from adlro.workload.scenario import load_scenario
 from tests.dense import fits_now
+from tests.picky_jobs import picky
 
 SCENARIO = load_scenario("paper")
 GPU_IDS = [gpu.gpu_id for _, gpu in SCENARIO.cluster.gpus()]
@@ -106,3 +108,54 @@ def test_the_same_starts_give_the_same_ends_on_one_cluster_and_in_the_batch(seed
     assert in_service(jobs, changes, start_cost_s, starts) == expected
     assert len(starts) == len(expected)
     assert (len(expected) > len(jobs)) == bool(changes)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_exclusive_jobs_and_jobs_that_choose_nodes_as_well(seed):
+    rng = np.random.default_rng([seed, 4])
+    jobs = picky(draw_jobs(SCENARIO, load=0.9, rng=rng, count=48), SCENARIO.cluster, rng)
+    changes = random_changes(rng, jobs[-1].submit_s) if seed % 2 else []
+    outcome, starts = in_batch(jobs, changes, 0.0, rng)
+    assert not outcome.stuck.any()
+    expected = {(run.job, run.gpu, run.start_s, run.end_s, run.completed) for run in outcome.runs(0)}
+    assert in_service(jobs, changes, 0.0, starts) == expected
+    assert any(job.exclusive for job in jobs)
+    assert any(job.node_ids for job in jobs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_kernel_refuses_the_cluster_refuses_too(seed):
+    """At random moments of a random mix each GPU is tried for each waiting job, on both sides."""
+    rng = np.random.default_rng([seed, 5])
+    jobs = picky(draw_jobs(SCENARIO, load=1.1, rng=rng, count=24), SCENARIO.cluster, rng)
+    asked: list[tuple[float, int, int, bool]] = []
+    starts: list[Start] = []
+    numbers = {job.submit_s: number for number, job in enumerate(jobs)}
+
+    def act(seen: Observation) -> Ints:
+        fits = fits_now(seen)[0]
+        for row, gpu in np.argwhere(seen.job_waiting[0][:, None] & seen.gpu_idle[0]).tolist():
+            asked.append((float(seen.time_s[0]), numbers[float(seen.job_submit_s[0, row])], gpu, bool(fits[row, gpu])))
+        rows, gpus = np.nonzero(fits)
+        pick = int(rng.integers(len(rows)))
+        starts.append((float(seen.time_s[0]), numbers[float(seen.job_submit_s[0, rows[pick]])], int(gpus[pick])))
+        asked.append((*starts[-1], True))
+        return np.array([[rows[pick], gpus[pick]]])
+
+    simulate(SCENARIO.cluster, pack_jobs([jobs], SCENARIO.cluster), act)
+    simulator, begun = ClusterSimulator(SCENARIO.cluster), list(starts)
+    refused = 0
+    for time_s, number, gpu, fits in asked:
+        while (next_s := simulator.next_event_time()) is not None and next_s <= time_s:
+            simulator.advance_to(next_s)
+        simulator.advance_to(time_s)
+        launch = str(number), 1, jobs[number].spec(f"job {number}"), Placement.on(GPU_IDS[gpu])
+        if begun and (time_s, number, gpu) == begun[0]:
+            begun.pop(0)
+            simulator.launch(*launch)
+        elif not fits:
+            with pytest.raises(Conflict):
+                simulator.launch(*launch)
+            refused += 1
+    assert not begun
+    assert refused > 20

@@ -7,7 +7,7 @@ import pytest
 
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.services.orchestrator.ledger.ledger import Ledger
-from adlro.state.candidate_table import gpu_kinds, gpus_of_job, group_members
+from adlro.state.candidate_table import gpu_kinds, gpus_of_job, group_members, split_kinds
 from adlro.state.cluster_arrays import hardware_of
 from adlro.state.observation import Observation
 from tests.dense import durations_s, fits_now
@@ -117,3 +117,22 @@ def test_a_gpu_that_is_known_to_be_slow_has_a_row_of_its_own() -> None:
     assert rows(ledger.observe(0.0)) == [(0, 0, 2, 10.0), (0, 2, 2, 20.0), (0, 4, 1, 30.0)]
     ledger.set_speeds({"a/1": 0.8})
     assert rows(ledger.observe(0.0)) == [(0, 0, 1, 10.0), (0, 1, 1, 12.5), (0, 2, 2, 20.0), (0, 4, 1, 30.0)]
+
+
+@pytest.mark.parametrize("choosing", [0, 1, 7, 8, 30])
+def test_split_kinds_are_numbered_by_their_lowest_gpus_whatever_jobs_that_choose_nothing_there_are(
+    choosing: int,
+) -> None:
+    rng = np.random.default_rng(choosing)
+    nodes, jobs = 12, 30
+    gpu_node = np.repeat(np.arange(nodes), 2)[None]
+    gpu_kind = np.repeat(rng.integers(0, 2, nodes), 2)[None]
+    allowed = np.ones((1, jobs, nodes), dtype=np.bool_)
+    allowed[0, rng.permutation(jobs)[:choosing]] = rng.random((choosing, nodes)) < 0.8
+    alike: dict[tuple[int, bytes], list[int]] = {}  # in the order of their lowest GPUs
+    for gpu, (kind, node) in enumerate(zip(gpu_kind[0].tolist(), gpu_node[0].tolist(), strict=True)):
+        alike.setdefault((kind, allowed[0, :, node].tobytes()), []).append(gpu)
+    split, lowest = split_kinds(gpu_kind, gpu_node, list(allowed))
+    assert lowest.tolist() == [[gpus[0] for gpus in alike.values()]]
+    for number, gpus in enumerate(alike.values()):
+        assert np.flatnonzero(split[0] == number).tolist() == gpus

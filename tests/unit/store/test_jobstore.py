@@ -13,6 +13,7 @@ import redis.asyncio as aioredis
 from adlro.errors import AlreadyExists, Conflict, NotFound, OutOfRange, Stale
 from adlro.kit.redis import connect, connect_blocking
 from adlro.placement import Placement
+from adlro.records.attained import AttainedService
 from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, NormalizedJob, SimulatedWork
 from adlro.store import Created, Cursor, JobStore, Move, NewJob, Outcome
 from adlro.store.keys import CURSOR, EVENTS, OUTCOMES, TOKEN
@@ -161,18 +162,19 @@ async def test_what_is_learned_is_written_with_the_end(store: JobStore, redis: a
 
 
 async def test_what_a_user_has_had_is_written_with_the_end(store: JobStore) -> None:
-    assert await store.user_service_s() == {}
+    assert await store.user_service() == {}
     jobs = [(await create(store)).job for _ in range(3)]
     users = ("ann", "bob", "ann")
+    totals = (AttainedService(0.1, 8.0), None, AttainedService(0.1 + 0.2, 9.5))
     moves = [
-        Move(replace(job, spec=replace(job.spec, user=user)), 0, user_service_s=had_s)
-        for job, user, had_s in zip(jobs, users, (0.1, None, 0.1 + 0.2), strict=True)
+        Move(replace(job, spec=replace(job.spec, user=user)), 0, user_service=had)
+        for job, user, had in zip(jobs, users, totals, strict=True)
     ]
     await store.move(1, moves)
-    assert await store.user_service_s() == {"ann": 0.1 + 0.2}, "to the last bit"
+    assert await store.user_service() == {"ann": AttainedService(0.1 + 0.2, 9.5)}, "to the last bit"
     with pytest.raises(Stale):
-        await store.move(1, [Move(moves[0].job, 1, user_service_s=9.0), Move(moves[1].job, 7)])
-    assert await store.user_service_s() == {"ann": 0.1 + 0.2}
+        await store.move(1, [Move(moves[0].job, 1, user_service=AttainedService(9.0, 3.0)), Move(moves[1].job, 7)])
+    assert await store.user_service() == {"ann": AttainedService(0.1 + 0.2, 9.5)}
 
 
 async def test_the_cursor_keeps_the_hold(store: JobStore) -> None:

@@ -17,7 +17,7 @@ HOME = "adlro/store/keys.py"
 # kit stands below the store and can't import it; nothing is ever kept under this one.
 ELSEWHERE = {"adlro/kit/redis.py": {"adlro:probe"}}
 # What only adlro/store/keys.py puts something behind, for all but scripts.
-BEGINNINGS = {"JOB", "USER", "RAN"}
+BEGINNINGS = {"JOB", "USER", "RAN", "ARRAY"}
 
 # A store outlives the release that wrote it: a name here changes only together with what takes an old store over.
 NAMES = {
@@ -28,6 +28,7 @@ NAMES = {
     "ACTIVE": "adlro:jobs:active",
     "ACTIVE_COUNTS": "adlro:jobs:active:users",
     "USER": "adlro:jobs:user:",
+    "ARRAY": "adlro:jobs:array:",
     "INDEX": "adlro:jobs:index",
     "ENDED": "adlro:jobs:ended",
     "RAN": "adlro:jobs:ran:",
@@ -41,6 +42,8 @@ NAMES = {
     "POLICY": "adlro:orchestrator:policy",
     "SHADOW": "adlro:orchestrator:shadow",
     "DRAINED": "adlro:orchestrator:drained",
+    "QUOTAS": "adlro:orchestrator:quotas",
+    "FAIR_SHARES": "adlro:orchestrator:fair_shares",
     "DECISIONS": "adlro:orchestrator:decisions",
     "EXPLANATIONS": "adlro:orchestrator:explanations",
     "FORECASTS": "adlro:orchestrator:forecasts",
@@ -55,6 +58,7 @@ MADE: dict[Callable[..., str], str] = {
     keys.job_key: "adlro:job:<job_id>",
     keys.user_key: "adlro:jobs:user:<user>",
     keys.ran_key: "adlro:jobs:ran:<class>",
+    keys.array_key: "adlro:jobs:array:<array_id>",
     keys.telemetry_key: "adlro:telemetry:<cluster>",
     keys.telemetry_latest_key: "adlro:telemetry:latest:<cluster>",
     keys.telemetry_latest_time_key: "adlro:telemetry:latest_time:<cluster>",

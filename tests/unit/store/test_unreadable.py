@@ -207,8 +207,10 @@ async def test_whatever_stands_there_the_others_are_read(
 async def test_what_the_orchestrator_kept_and_cannot_read_is_left_out(
     store: CountingStore, client: aioredis.Redis
 ) -> None:
-    await client.hset(ATTAINED, mapping={"ann": "3.5", "bob": "much", b"\xff": "1"})
-    assert await store.user_service_s() == {"ann": 3.5}
+    await client.hset(ATTAINED, mapping={"ann": "3.5", "bob": "much", "cid": "2.5 7.0", b"\xff": "1"})
+    known = await store.user_service()
+    assert {user: had.gpu_s for user, had in known.items()} == {"ann": 3.5, "cid": 2.5}
+    assert known["cid"].at_s == 7.0
     for field, damage in (("revision", b"x"), ("time_s", b""), ("incarnation", b"\xff")):
         await client.hset(CURSOR, mapping={"incarnation": b"a", "revision": b"1", "time_s": b"2.0", field: damage})
         assert await store.cursor() is None

@@ -81,6 +81,11 @@ PLANTED = [
     ("web-through-the-client", "adlro.services.web.views", "adlro.placement"),
     ("http-in-web-only", "adlro.cli.planted_28", "starlette"),
     ("page-state-without-surroundings", "adlro.services.web.hub", "asyncio"),
+    ("notify-rooms", "adlro.services.notify.keeper", "adlro.services.notify.deliveries"),
+    ("notify-through-the-client", "adlro.services.notify.watching", "adlro.store"),
+    ("notify-judged-without-surroundings", "adlro.services.notify.conditions", "time"),
+    ("webhooks-plain", "adlro.webhooks.posting", "adlro.client"),
+    ("rooms", "adlro.webhooks.events", "adlro.services.web"),
     ("learning-in-learn-only", "adlro.services.orchestrator.deciding.planted_20", "gymnasium"),
 ]
 CONTRACTS = {

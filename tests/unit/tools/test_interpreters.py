@@ -57,10 +57,31 @@ def test_which_ran_and_which_could_not_be_had_is_said(
     monkeypatch.setattr(sys, "argv", ["interpreters.py"])
     monkeypatch.setattr(interpreters, "promised", lambda: [own, "3.77", "3.78"])
     monkeypatch.setattr(interpreters, "find", lambda version: Path("/there") if version == "3.77" else None)
-    monkeypatch.setattr(interpreters, "passes", lambda version, interpreter, workers: passed)
+    monkeypatch.setattr(interpreters, "passes", lambda version, interpreter, workers, rooms: passed)
     assert interpreters.main() == code
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "--- Python 3.77: /there"
     assert said[1].startswith(f"Python {own}: left to the other targets")
     assert said[2] == f"Python 3.77: {'passed' if passed else 'FAILED'}"
     assert said[3].startswith("Python 3.78: could not be had")
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_in_brief_only_the_newest_runs_all_rooms(brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["interpreters.py", *(["--brief"] if brief else [])])
+    monkeypatch.setattr(interpreters, "promised", lambda: ["3.77", "3.78", "3.79"])
+    monkeypatch.setattr(interpreters, "find", lambda version: None if version == "3.79" else Path("/there"))
+    asked: dict[str, tuple[str, ...]] = {}
+
+    def passes(version: str, interpreter: Path, workers: int, rooms: tuple[str, ...]) -> bool:
+        asked[version] = rooms
+        return version == "3.78"
+
+    monkeypatch.setattr(interpreters, "passes", passes)
+    assert interpreters.main() == 1  # the one that ran some rooms only counts too
+    assert asked == {"3.77": interpreters.ROOMS_IN_BRIEF if brief else (), "3.78": ()}
+
+
+def test_the_rooms_in_brief_are_there() -> None:
+    unit = Path(__file__).parents[1]
+    assert all((unit / room).is_dir() for room in interpreters.ROOMS_IN_BRIEF)

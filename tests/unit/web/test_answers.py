@@ -17,7 +17,18 @@ from adlro.records.decisions import (
     Candidate,
     MaskedCandidate,
 )
-from adlro.records.jobs import ExpectedRuntime, JobSpec, JobState, JobType, Preemptible
+from adlro.records.dependencies import JobDependency
+from adlro.records.job_requests import JobHold, JobRequest, JobRequestKind
+from adlro.records.jobs import (
+    ArrayTask,
+    ExpectedRuntime,
+    Job,
+    JobSpec,
+    JobState,
+    JobType,
+    PendingReason,
+    Preemptible,
+)
 from adlro.records.payloads import Container, Payload, process_payload
 from adlro.services.web import folders
 from adlro.services.web.actions import job_spec
@@ -29,7 +40,9 @@ from adlro.services.web.documents import (
     decision_row,
     job_document,
 )
-from tests.unit.web.world import GPU_IDS, decision, ended, job, running
+from adlro.services.web.viewers import Viewer
+from adlro.services.web.views import beside
+from tests.unit.web.world import ANN, BOB, GPU_IDS, OPS, REA, decision, ended, job, known, running
 
 
 def test_the_command_of_a_job_has_what_differs_from_the_defaults():
@@ -44,30 +57,78 @@ def test_the_command_of_a_job_has_what_differs_from_the_defaults():
         gpu_count=4,
         max_node_count=2,
         gpu_models=("v100", "a100"),
+        exclusive=True,
+        node_ids=("n1", "n2"),
+        excluded_node_ids=("n3",),
         cpu_cores=2,
         memory_mib=10_000,
         gpu_memory_mib=16_000,
         time_limit_s=90.0,
         expected_runtime=ExpectedRuntime("v100", 30.0),
-        preemptible=Preemptible(5.0),
+        preemptible=Preemptible(5.0, grace_s=60.0),
         shareable=True,
         payload=process_payload(["python", "train.py", "--x=1 2"], "/home/ann", {"SECRET": "x"}),
     )
     assert command_line(full) == (
         "adlro submit --type machine_learning --name 'it'\"'\"'s; rm -rf /' --user ann --application resnet50"
-        " --priority 0.75 --label 'team=a b' --gpus 4 --max-nodes 2 --gpu-model v100 --gpu-model a100 --cores 2"
+        " --priority 0.75 --label 'team=a b' --gpus 4 --max-nodes 2 --gpu-model v100 --gpu-model a100 --exclusive"
+        " --exclude n3 --nodelist n1,n2 --cores 2"
         " --memory 10000MiB --gpu-memory 16000MiB --time-limit 90 --runtime 30 --on v100 --preemptible --restart 5"
-        " --shareable --workdir /home/ann --env SECRET -- python train.py '--x=1 2'"
+        " --preempt-grace 60 --shareable --workdir /home/ann --env SECRET -- python train.py '--x=1 2'"
     )
 
 
 def test_a_job_has_its_attempts_and_nodes():
     made = ended(running(job(1), GPU_IDS[0], GPU_IDS[4]), JobState.FAILED)
-    shown = job_document(made, {GPU_IDS[0]: "volta-0", GPU_IDS[4]: "turing-0"}, may_cancel=True, has_logs=True)
+    shown = job_document(
+        made, {GPU_IDS[0]: "volta-0", GPU_IDS[4]: "turing-0"}, may_change=True, may_release=True, has_logs=True
+    )
     assert (shown["state"], shown["reason"], shown["wait_s"], shown["may_cancel"]) == ("failed", None, 49.0, False)
     (attempt,) = shown["attempts"]
     assert (attempt["node_ids"], attempt["outcome"], attempt["end_s"]) == (["volta-0", "turing-0"], "failed", 90.0)
     json.dumps(shown, allow_nan=False)
+
+
+def rights(made: Job, viewer: Viewer) -> set[str]:
+    """What its document says that a viewer may do with a job."""
+    change, release = viewer.may_change(made), viewer.may_release(made)
+    shown = job_document(made, {}, may_change=change, may_release=release, has_logs=False)
+    assert shown["may_change"] == change  # of its array, too
+    return {name for name in ("cancel", "hold", "release", "requeue") if shown[f"may_{name}"]}
+
+
+def test_who_may_hold_release_and_submit_again_is_told():
+    waits = job(1)
+    assert rights(waits, ANN) == rights(waits, OPS) == {"cancel", "hold"}
+    assert rights(waits, REA) == rights(waits, BOB) == set()
+    assert rights(replace(waits, pending_reason=PendingReason.LAUNCHING), ANN) == {"cancel"}
+    assert rights(replace(waits, cancel_requested=True), ANN) == set()
+    held = replace(waits, pending_reason=PendingReason.HELD, hold=JobHold("ann"))
+    assert rights(held, ANN) == {"cancel", "release"}
+    by_operator = replace(held, hold=JobHold("ops", by_operator=True))
+    assert rights(by_operator, ANN) == {"cancel"}
+    assert rights(by_operator, OPS) == {"cancel", "release"}
+    assert rights(running(waits, GPU_IDS[0]), ANN) == {"cancel"}
+    assert rights(ended(running(waits, GPU_IDS[0])), ANN) == {"requeue"}
+    assert rights(ended(running(waits, GPU_IDS[0])), REA) == set()
+    asked = replace(waits, requests=(JobRequest(JobRequestKind.HOLD, number=1),))
+    assert job_document(asked, {}, may_change=True, may_release=True, has_logs=False)["asked"] == ["hold"]
+
+
+def test_what_a_job_waits_for_is_told_with_its_state():
+    of_array = [job(number, array=ArrayTask("array-3", number, 3, 2)) for number in (3, 4, 5)]
+    others = [job(1), job(2, "bob"), running(of_array[0], GPU_IDS[0]), *of_array[1:]]
+    after = tuple(map(JobDependency, ("job-1", "job-2", "array-3", "job-77")))
+    waits = job(9, after=after, array=ArrayTask("array-9", 0, 1))
+    shown = beside(waits, ANN, known(*others, waits))
+    assert shown["after"] == [
+        {"id": "job-1", "condition": "ok", "state": "pending"},
+        {"id": "job-2", "condition": "ok", "state": None},  # bob's
+        {"id": "array-3", "condition": "ok", "states": {"pending": 2, "running": 1}},
+        {"id": "job-77", "condition": "ok", "state": None},
+    ]
+    assert shown["array_states"] == {"pending": 1}
+    assert beside(waits, OPS, known(*others, waits))["after"][1]["state"] == "pending"
 
 
 def test_a_decision_has_its_best_candidates_and_the_masked_by_reason():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,21 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adlro.records.jobs import Job, JobState, JobType, PendingReason
+from adlro.records.jobs import ArrayTask, Job, JobState, JobType, PendingReason
 from adlro.services.web.documents import job_row, reason_name, wait_s
 from adlro.services.web.jobs_table import JobTable
 from adlro.services.web.queue_filter import SORTS, QueueFilter, Sort, parse_filter
 from tests.unit.web.world import GPU_IDS, ended, job, running
 
 jobs = st.builds(
-    lambda number, user, name, priority, kind, reason, form, gpu: form_of(
-        replace(job(number, user, name=name, priority=priority, job_type=kind), pending_reason=reason), form, gpu
+    lambda number, user, name, priority, kind, array, reason, form, gpu: form_of(
+        replace(job(number, user, name=name, priority=priority, job_type=kind, array=array), pending_reason=reason),
+        form,
+        gpu,
     ),
     st.integers(1, 30),
     st.sampled_from(["ann", "bob", "eve"]),
     st.sampled_from(["train", "Train", "<b>x</b>", "résumé"]),
     st.sampled_from([0.0, 0.25, 0.5, 1.0]),
     st.sampled_from(JobType),
+    st.sampled_from([None, ArrayTask("array-1", 0, 3), ArrayTask("array-12", 4, 9, 2)]),
     st.sampled_from([PendingReason.RESOURCES, PendingReason.POLICY, PendingReason.SUBMITTED]),
     st.sampled_from(["new", "waits", "runs", "ended", "failed"]),
     st.sampled_from(GPU_IDS),
@@ -33,6 +37,7 @@ filters = st.sampled_from(
     [
         *("", "state:pending", "state:running", "state:succeeded state:failed", "user:ann", "reason:policy"),
         *("type:simulation", "TRAIN", "job-1", "user:ann state:pending train", "user:nobody", "<b>"),
+        *("array:array-1", "array:array-12 state:pending", "array:array-12 array:array-1 user:ann"),
     ]
 )
 sorts = st.builds(Sort, st.sampled_from(SORTS), st.booleans())
@@ -63,15 +68,20 @@ def test_a_submitters_rows_name_no_job_of_others() -> None:
 
 
 def matches(each: Job, chosen: QueueFilter) -> bool:
-    states = chosen.states or {JobState.PENDING, JobState.RUNNING}
+    states = chosen.states or (set(JobState) if chosen.arrays else {JobState.PENDING, JobState.RUNNING})
     text = f"{each.job_id}\n{each.spec.name}".lower()
     return (
         each.state in states
         and (not chosen.reasons or each.pending_reason in chosen.reasons)
         and (not chosen.types or each.spec.job_type in chosen.types)
         and (not chosen.users or each.spec.user in chosen.users)
+        and (not chosen.arrays or array_of(each) in chosen.arrays)
         and all(part in text for part in chosen.texts)
     )
+
+
+def array_of(each: Job) -> int | None:
+    return None if each.spec.array is None else int(each.spec.array.array_id.removeprefix("array-"))
 
 
 def number_of(each: Job) -> int:
@@ -126,6 +136,9 @@ def test_a_window_has_the_rows_that_plain_python_gives(found, text, sort, first,
         "running": sum(1 for each in mine if each.state is JobState.RUNNING),
     }
     assert sum(counts["reason"].values()) == counts["state"]["pending"]
+    for array in (1, 12):
+        of = Counter(each.state.name.lower() for each in all_jobs.values() if array_of(each) == array)
+        assert table.array_states(f"array-{array}") == of
 
 
 def _falling(this: Any, known: list[Job], sort: Sort, places: dict[str, int]) -> int:

@@ -88,6 +88,10 @@ def test_filters_have_words():
         ("res:net",),
     )
     assert parse_filter("") == QueueFilter()
+    assert parse_filter("array:array-20 array:array-3").arrays == {3, 20}
+    for wrong in ("array:20", "array:job-20", "array:array-0", "array:"):
+        with pytest.raises(InvalidInput, match="filter: array:"):
+            parse_filter(wrong)
     assert [parse_sort(each).column for each in SORTS] == list(SORTS)
 
 

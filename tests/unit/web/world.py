@@ -47,7 +47,7 @@ def job(number: int, user: str = "ann", **fields: Any) -> Job:
     spec = {
         name: fields.pop(name)
         for name in list(fields)
-        if name in ("name", "priority", "job_type", "gpu_count", "labels", "payload", "shareable")
+        if name in ("name", "priority", "job_type", "gpu_count", "labels", "payload", "shareable", "after", "array")
     }
     given: dict[str, Any] = {"name": f"train {number}", "user": user, "job_type": JobType.MACHINE_LEARNING}
     made = JobSpec(**(given | spec))

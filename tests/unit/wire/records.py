@@ -20,8 +20,9 @@ import adlro.v1
 from adlro.placement import GpuShare, Placement
 from adlro.records.jobs import Job, JobSpec, JobType
 from adlro.records.matrices import ClusterState, FloatArray, MetricColumn, StatePlane, TelemetryBlock
+from adlro.records.named import NamedEnum
 from adlro.records.payloads import Payload
-from adlro.records.submitting import Rejection
+from adlro.records.submitting import Rejection, RequestResult
 from adlro.records.telemetry import Metric, Unit
 
 Draw = Callable[[Any], Any]
@@ -40,7 +41,7 @@ def record_classes() -> list[type[Any]]:
         each
         for module in modules(adlro.records)
         for each in vars(module).values()
-        if isinstance(each, type) and each.__module__ == module.__name__
+        if isinstance(each, type) and each.__module__ == module.__name__ and each is not NamedEnum
     ]
     return [*found, Placement, GpuShare]
 
@@ -131,6 +132,8 @@ def drawn(hint: Any, *, full: bool) -> st.SearchStrategy[Any]:
         return st.sampled_from([each for each in hint if not full or each.value != 0])
     hints = typing.get_type_hints(hint)
     fields = {each.name: drawn(hints[each.name], full=full) for each in dataclasses.fields(hint)}
+    if hint is RequestResult:
+        fields["code"] = codes
     if hint is Payload:  # it has one of two programs
         return st.builds(hint, **fields | {"container": st.none()}) | st.builds(hint, **fields | {"process": st.none()})
     return st.builds(hint, **fields)

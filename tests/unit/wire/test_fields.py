@@ -32,6 +32,7 @@ from adlro.records.jobs import (
     SimulatedWork,
 )
 from adlro.records.matrices import ClusterPlanes, ClusterState, MetricColumn, StatePlane
+from adlro.records.precedence import Precedence
 from adlro.records.predictions import PredictionBasis, RuntimePrediction
 from adlro.records.telemetry import Metric
 from adlro.records.watching import JobEvent, JobEventKind, JobFilter, JobPage
@@ -73,8 +74,8 @@ BY_HAND: dict[type[Any], Any] = {
 """Translated by hand; their way there and back is that of tests/unit/wire/test_jobs.py and test_planes.py."""
 # Written beside the record's fields: the format, and for older clients what follows from others.
 DERIVED = {"Job": {"format", "gpu_id", "attempt_count"}, "JobAttempt": {"gpu_id"}}
-IN_PARTS = {Placement, GpuShare, MetricColumn, StatePlane}
-"""Translated as a part of others."""
+IN_PARTS = {Placement, GpuShare, MetricColumn, StatePlane, Precedence}
+"""Translated as a part of others; the rule of precedence as its text."""
 WITHOUT_RECORD = {
     # what services keep for themselves, each known to one of them
     "AttemptRecord", "DecisionStreamEntry", "JobStreamEntry", "OutcomeStreamEntry", "TelemetryStreamEntry",

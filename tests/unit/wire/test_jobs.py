@@ -40,6 +40,9 @@ specs = st.builds(
     gpu_count=st.integers(1, 1024),
     max_node_count=st.integers(0, 1024),
     gpu_models=st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
+    exclusive=st.booleans(),
+    node_ids=st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
+    excluded_node_ids=st.lists(st.text(min_size=1, max_size=5), max_size=3).map(tuple),
 )
 placements = st.dictionaries(st.text(min_size=1, max_size=5), st.floats(0, 1, exclude_min=True), max_size=3).map(
     lambda shares: Placement(tuple(GpuShare(gpu_id, share) for gpu_id, share in shares.items()))

@@ -119,3 +119,14 @@ def test_a_gang_that_never_runs_is_told_why(change, demand):
     assert (found.count, found.first_line, found.demand) == (1, 7, demand)
     assert found.sentence.startswith("1 of 2 jobs can never run, for no set of GPUs of the cluster can hold them;")
     assert split_placeable(PAPER, jobs) == [JOB]
+
+
+def test_a_job_that_its_nodes_can_not_hold_is_told() -> None:
+    first = PAPER.nodes[0].node_id
+    here, elsewhere = replace(JOB, node_ids=(first,)), replace(JOB, node_ids=("elsewhere",))
+    assert find_unplaceable(PAPER, [here]) is None
+    found = find_unplaceable(PAPER, [here, elsewhere])
+    assert found is not None
+    assert (found.count, found.first) == (1, 1)
+    assert found.demand == "node_ids: the cluster has no node with GPUs on which it may run"
+    assert split_placeable(PAPER, [here, elsewhere]) == [here]

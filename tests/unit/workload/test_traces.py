@@ -161,11 +161,12 @@ ALL_COLUMNS = ",".join([*PAPER_COLUMNS, *PAPER_OPTIONAL_COLUMNS])
 
 def test_a_list_may_have_gangs_stops_and_shares(tmp_path):
     path = tmp_path / "jobs.csv"
-    rows = [f"{ROW},9.5,4,2,v100_sxm2; t4,60,600,0,false", f"{ROW},,,,,0,,,true", f"{ROW},,,,,,,,"]
+    rows = [f"{ROW},9.5,4,2,v100_sxm2; t4,60,600,0,false,true,n1;n2,n3", f"{ROW},,,,,0,,,true,,,", f"{ROW},,,,,,,,,,,"]
     path.write_text("\n".join([ALL_COLUMNS, *rows]) + "\n")
     gang, shared, plain = read_paper_csv(path)
     assert (gang.expected_runtime_s, gang.gpu_count, gang.max_node_count) == (9.5, 4, 2)
     assert (gang.gpu_models, gang.preemptible, gang.shareable) == (("v100_sxm2", "t4"), Preemptible(60, 600, 0), False)
+    assert (gang.exclusive, gang.node_ids, gang.excluded_node_ids) == (True, ("n1", "n2"), ("n3",))
     assert (shared.preemptible, shared.shareable, shared.gpu_count) == (Preemptible(), True, 1)
     assert [plain] == read_paper_csv(paper(tmp_path, ROW))
 
@@ -181,12 +182,14 @@ def test_a_list_may_have_gangs_stops_and_shares(tmp_path):
         (",,,,-1,,,", "restart_s: must be a number from 0"),
         (",,,,0,,3601,", "grace_s: must be a number from 0 at most 3600"),
         (",,,,,,,yes", "shareable: must be true or false, not 'yes'"),
+        (",,,,,,,true,true", "exclusive: an exclusive job shares no GPU"),
+        (",,,,,,,,,n1;n1", "node_ids: must be different names with ';' between them"),
         (",2,,,,,,true", r"shareable: only a job of one GPU can share it \(gpu_count is 2\)"),
     ],
 )
 def test_a_wrong_optional_field_is_named(tmp_path, values, complaint):
     path = tmp_path / "jobs.csv"
-    path.write_text(f"{ALL_COLUMNS}\n{ROW},{values}\n")
+    path.write_text(f"{ALL_COLUMNS}\n{ROW},{values}{',' * (10 - values.count(','))}\n")
     with pytest.raises(InvalidInput, match=rf"jobs.csv: line 2: {complaint}"):
         read_paper_csv(path)
 
@@ -214,12 +217,16 @@ def test_every_field_of_a_job_survives_a_file(tmp_path):
         max_node_count=2,
         gpu_models=("a", "b"),
         preemptible=Preemptible(0.3, 1e-9, None),
+        exclusive=True,
+        node_ids=("n1", "n2"),
+        excluded_node_ids=("n3",),
     )
+    shared = replace(job, gpu_count=1, shareable=True, gpu_models=(), preemptible=None, exclusive=False)
     path = tmp_path / "jobs.csv"
-    write_paper_csv(path, [job, replace(job, gpu_count=1, shareable=True, gpu_models=(), preemptible=None)])
+    write_paper_csv(path, [job, shared])
     read = read_paper_csv(path)
-    assert read == [job, replace(job, gpu_count=1, shareable=True, gpu_models=(), preemptible=None)]
-    assert path.read_text().splitlines()[2].endswith(",1,2,,,,true"), "defaults are written out"
+    assert read == [job, shared]
+    assert path.read_text().splitlines()[2].endswith(",1,2,,,,true,false,n1;n2,n3"), "defaults are written out"
     # A new field of a job must be written, too.
     assert {each.name for each in fields(WorkloadJob)} == {
         *PAPER_COLUMNS,

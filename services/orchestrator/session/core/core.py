@@ -108,6 +108,7 @@ class Core:
             EventBatch: self._apply,
             inputs.Arrived: self._take_up,
             inputs.CancelRequested: self._cancel,
+            inputs.Requested: self._ask,
             inputs.LaunchAnswered: self._launches.launch_answered,
             inputs.StopAnswered: self._launches.stop_answered,
             inputs.Reminded: self._remind,
@@ -185,6 +186,9 @@ class Core:
                 self._expectations.gpu_speeds = speed_of
             case inputs.PairsChanged(pairs):
                 self.ledger.set_pairs(pairs)
+            case inputs.UserRulesChanged(rules):
+                self.ledger.set_user_rules(rules)
+                self._state.holding.ask_again()
             case inputs.AskAgain():
                 self._state.holding.ask_again()
 
@@ -224,6 +228,10 @@ class Core:
             self._launches.stop(given.job_id, entry.job.attempt_count)
         else:
             yield from self._arrivals.cancel(given.job_id)
+
+    def _ask(self, given: inputs.Requested) -> Steps[None]:
+        if given.job_id in self.ledger.entries:
+            yield from self._arrivals.ask(given.job_id, given.requests)
 
     def _remind(self, given: inputs.Reminded) -> Steps[None]:
         if isinstance(given.of, LaunchDue | StopDue | EndDue):

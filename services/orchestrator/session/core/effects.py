@@ -62,11 +62,18 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadEnds:
+    """Whether these jobs and arrays have ended by the store, which has all moves up to now. Answer: EndsRead."""
+
+    ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class More:
     """More work follows; the caller may serve other tasks first. Answer: Continue."""
 
 
-Request = Write | WakeUps | Ask | Predict | StopNow | Newest | More
+Request = Write | WakeUps | Ask | Predict | StopNow | Newest | ReadEnds | More
 MORE = More()
 
 # ---- effects without an answer, or with a later one

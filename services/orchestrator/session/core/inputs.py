@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.records.decisions import DecisionBasis
 from adlro.records.events import AttemptState, EventBatch
+from adlro.records.job_requests import JobRequest
 from adlro.records.jobs import Job
 from adlro.services.orchestrator.ledger.sharing import PairTable
+from adlro.services.orchestrator.ledger.user_rules import UserRules
 from adlro.services.orchestrator.runtimes.predictions import Expected, Standing
 from adlro.services.orchestrator.runtimes.refresh import RuntimesPredicted
+from adlro.store import JobEnd
 
 # ---- events
 
@@ -44,6 +47,18 @@ class CancelRequested:
     """A user has requested a job's cancellation."""
 
     job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A change of a job was asked for.
+
+    Attributes:
+        requests: in order; those that are applied already are left out by their numbers.
+    """
+
+    job_id: str
+    requests: Sequence[JobRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +145,7 @@ class Quiet:
     """No event waits: the core may write its pending changes."""
 
 
-Event = Begun | EventBatch | Arrived | CancelRequested | LaunchAnswered | StopAnswered | Reminded | Quiet
+Event = Begun | EventBatch | Arrived | CancelRequested | Requested | LaunchAnswered | StopAnswered | Reminded | Quiet
 
 # ---- answers
 
@@ -168,11 +183,18 @@ class LogEnds:
 
 
 @dataclass(frozen=True, slots=True)
+class EndsRead:
+    """By id of a job or an array, whether it has ended; those that the store does not have are not in it."""
+
+    ends: Mapping[str, JobEnd]
+
+
+@dataclass(frozen=True, slots=True)
 class Continue:
     """The other tasks had their turn."""
 
 
-Answer = Written | WokenAt | Judged | RuntimesPredicted | Stopped | LogEnds | Continue
+Answer = Written | WokenAt | Judged | RuntimesPredicted | Stopped | LogEnds | EndsRead | Continue
 
 # ---- notices, at any time
 
@@ -207,11 +229,18 @@ class PairsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class UserRulesChanged:
+    """Quotas, shares and groups of users, from now on."""
+
+    rules: UserRules
+
+
+@dataclass(frozen=True, slots=True)
 class AskAgain:
     """Requests a new round of decisions, for a reason other than an event of the cluster."""
 
 
-AnyTime = PolicyChanged | Drained | SpeedsChanged | PairsChanged | AskAgain
-ANSWERS = (Written, WokenAt, Judged, RuntimesPredicted, Stopped, LogEnds, Continue)
-ANY_TIME = (PolicyChanged, Drained, SpeedsChanged, PairsChanged, AskAgain)
+AnyTime = PolicyChanged | Drained | SpeedsChanged | PairsChanged | UserRulesChanged | AskAgain
+ANSWERS = (Written, WokenAt, Judged, RuntimesPredicted, Stopped, LogEnds, EndsRead, Continue)
+ANY_TIME = (PolicyChanged, Drained, SpeedsChanged, PairsChanged, UserRulesChanged, AskAgain)
 Input = Event | Answer | AnyTime

@@ -32,6 +32,7 @@ def check(state: SessionState, arrivals: Arrivals, launches: Launches, *, betwee
         for entry in state.ledger.entries.values():
             comes = entry.phase in (Phase.ARRIVING, Phase.BEGIN, Phase.PAUSED)
             assert not comes or id(entry) in to_come, f"{entry.job.job_id}: nobody waits for its time"
+        arrivals.check()
 
 
 def _check_moves(state: SessionState) -> None:

@@ -57,14 +57,14 @@ class Round:
         state, ledger = self._state, self._state.ledger
         picks: list[Entry] = []
         self.is_cut, ends = False, state.now + ROUND_S
-        seen, looks_at_all = None, False
+        seen, looks_at_all, most = None, False, None
         while self._is_asked and not state.holding.in_force(state.now_s):
             if seen is None:
                 yield MORE  # ends the step, so that the next one contains only the request and can be timed
             if seen is None or seen != (ledger.changes, state.policy):
                 seen, policy = (ledger.changes, state.policy), state.policy
                 most = None if looks_at_all else self._first_jobs()
-                observation, queue = ledger.observe(state.now_s, most), ledger.queued(0, most)
+                observation, queue = ledger.look(state.now_s, most)
             if not len(observation.table.job) and not self._is_asked_where_nothing_fits:
                 if most is None:
                     break
@@ -105,8 +105,9 @@ class Round:
             decided = Decided(made, observation, _ids(queue), (job, gpus), judged.took_s)
             later = None
             if ledger.reserved is not None:
-                later = ledger.observe_after(observation, queue, job, gpus)
-                decided = replace(decided, made=self._with_reservation(made, *later))
+                later = ledger.observe_after(observation, queue, job, gpus, most)
+                if ledger.reserved is not None:  # a limit may have ended it
+                    decided = replace(decided, made=self._with_reservation(made, *later))
             self._count += 1
             picks.append(entry)
             state.effects.decided = decided
@@ -116,7 +117,7 @@ class Round:
             if not state.virtual and state.now > ends:
                 self.is_cut = True
                 break
-            observation, queue = later or ledger.observe_after(observation, queue, job, gpus)
+            observation, queue = later or ledger.observe_after(observation, queue, job, gpus, most)
         return picks
 
     def _first_jobs(self) -> int | None:
@@ -129,6 +130,8 @@ class Round:
         state, ledger = self._state, self._state.ledger
         if state.virtual or ledger.reserved is not None or state.policy.preempts or state.policy.shares:
             return None
+        if state.policy.precedence is not None:
+            return None  # whoever has submitted most is first in the queue, and would be shown alone
         most = PAIRS_AT_ONCE // max(1, ledger.idle_count)
         return most if most < ledger.queue_length else None
 

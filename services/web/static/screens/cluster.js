@@ -15,8 +15,12 @@ import { useTitle } from "../title.js";
 /** @type {Record<string, string>} the same colour for a reason everywhere */
 export const REASON_TONES = {
   resources: "1", policy: "2", launching: "3", gang_nodes: "4", reserved: "5", begin_time: "8", submitted: "8",
+  held: "8", dependency: "6", array_limit: "7", quota: "7",
   nodes_drained: "warn", no_fitting_gpu: "bad", no_fitting_nodes: "bad", cluster_unavailable: "bad", launch_refused: "bad",
 };
+
+/** Reasons of jobs that are not in the queue yet. */
+const BEFORE_QUEUE = ["begin_time", "held", "dependency"];
 
 /** @param {Record<string, number> | undefined} numbers @param {(name: string, index: number) => string} tone @param {(name: string) => string | undefined} href @param {(name: string) => string} [text] */
 function partsOf(numbers, tone, href, text = words) {
@@ -188,7 +192,7 @@ function useLoad(head, live, span_s) {
   const curves = useMemo(() => answer.data && { waiting: new Steps(answer.data.waiting), allocated: new Steps(answer.data.allocated) }, [answer.data]);
   if (curves && known && live) {
     // Jobs whose begin time has not come do not wait yet.
-    curves.waiting.push(head.time_s, head.queue_length - (head.queue_by_reason?.begin_time ?? 0), head.time_s - span_s);
+    curves.waiting.push(head.time_s, head.queue_length - BEFORE_QUEUE.reduce((sum, reason) => sum + (head.queue_by_reason?.[reason] ?? 0), 0), head.time_s - span_s);
     curves.allocated.push(head.time_s, head.allocated_gpus, head.time_s - span_s);
   }
   return { answer, curves };

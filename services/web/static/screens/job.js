@@ -1,14 +1,14 @@
 // @ts-check
 // Job: why it waits and when it may start; where it ran; its output; what was predicted and what came.
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { post, useAnswer } from "../api.js";
-import { clusterTime, count, DASH, duration, interval, mib, percent, visible, words } from "../format.js";
+import { newRequestId, post, useAnswer } from "../api.js";
+import { clusterTime, count, DASH, duration, interval, mib, percent, plural, visible, wallTime, words } from "../format.js";
 import { html } from "../html.js";
 import { waited } from "../jobs.js";
 import { keyOf } from "../live.js";
-import { Answered, Choice, Confirm, Copyable, Empty, Facts, JobState, Notice, Panel, Scroll, Skeleton } from "../parts.js";
-import { decisionPath, gpuPath, jobPath } from "../router.js";
-import { has, may, seesAll, useView } from "../session.js";
+import { Answered, Choice, Confirm, Copyable, Empty, Facts, JobState, Notice, Panel, Parts, Scroll, Skeleton } from "../parts.js";
+import { arrayPath, decisionPath, gpuPath, jobPath, navigate } from "../router.js";
+import { has, may, seesAll, session, useView } from "../session.js";
 import { useTitle } from "../title.js";
 
 /** @param {number | null | undefined} start_s @param {number | null | undefined} end_s */
@@ -23,12 +23,69 @@ function GpuLinks({ ids }) {
     ${ids.length > shown.length && html` <button type="button" class="link" onClick=${() => setAll(true)}>and ${ids.length - shown.length} more</button>`}`;
 }
 
+/** @type {Record<string, string>} how the other job must have ended */
+const CONDITIONS = { ok: "must succeed", any: "must end", fail: "must fail" };
+/** @type {Record<string, string>} how an array's jobs must have ended */
+const ARRAY_CONDITIONS = { ok: "all of its jobs must succeed", any: "all of its jobs must end", fail: "one of its jobs at least must fail" };
+
+/** How far an array is: "60 waiting, 10 running, 30 succeeded". @param {Record<string, number>} states */
+const progressOf = (states) => STATES.filter((name) => states[name]).map((name) => `${count(states[name])} ${name === "pending" ? "waiting" : name}`).join(", ");
+
+/** @type {Record<string, string>} states of an array's jobs in their order, and their colours */
+const TONES = { pending: "8", running: "1", succeeded: "good", failed: "bad", cancelled: "4" };
+const STATES = Object.keys(TONES);
+
+/** A moment of the cluster's clock that is to come, with the wall's where both run alike. @param {{at_s: number, now_s: number | null}} props */
+function Moment({ at_s, now_s }) {
+  const left_s = now_s === null ? null : at_s - now_s;
+  // To the nearest minute: the two clocks are read a moment apart, and 16:00 must not be 15:59 now and then.
+  const wall = left_s !== null && session.me?.clock === "real" ? wallTime(Math.round((Date.now() / 1_000 + left_s) / 60) * 60) : "";
+  return html`<span class="num">${left_s === null || left_s <= 0 ? "" : html`in ${duration(left_s)}, `}${wall ? `${wall} (${clusterTime(at_s)} of the cluster's clock)` : `at ${clusterTime(at_s)} of the cluster's clock`}</span>`;
+}
+
+/** What must be over before it may start: a hold, other jobs, its begin time, others of its array. @param {{job: any, now_s: number | null}} props */
+function WaitsFor({ job, now_s }) {
+  const early = typeof job.begin_time_s === "number" && (now_s === null || job.begin_time_s > now_s);
+  const array = job.array;
+  const limited = job.reason === "array_limit" && array?.max_running;
+  if (!job.held_by && !job.after?.length && !early && !limited) return null;
+  return html`<h3>What it waits for</h3><ul class="advice">
+    ${job.held_by && html`<li key="held">its release: held by <bdi>${visible(job.held_by)}</bdi>${job.held_by_operator ? ", an operator; only an operator releases it" : ""}</li>`}
+    ${(job.after ?? []).map((/** @type {any} */ each) => html`<li key=${each.id}>${each.states
+      ? html`<a href=${arrayPath(each.id)}>${each.id}</a>: ${ARRAY_CONDITIONS[each.condition]}${progressOf(each.states) && html` <span class="quiet num">(${progressOf(each.states)})</span>`}`
+      : html`<a href=${jobPath(each.id)}>${each.id}</a> ${CONDITIONS[each.condition]}${each.state && html` <span class="quiet">(now</span> <${JobState} state=${each.state} /><span class="quiet">)</span>`}`}</li>`)}
+    ${early && html`<li key="begin">its begin time: <${Moment} at_s=${job.begin_time_s} now_s=${now_s} /></li>`}
+    ${limited && html`<li key="array">others of <a href=${arrayPath(array.id, "running")}>${array.id}</a>: ${count(array.max_running)} run at once</li>`}
+  </ul>`;
+}
+
+/** Its array, how far that is, and what can be done to all of it. @param {{job: any, act: (name: string, id: string) => Promise<void>}} props */
+function ArrayPart({ job, act }) {
+  const [asking, setAsking] = useState(false);
+  const { id, index, count: all, max_running } = job.array;
+  const states = job.array_states ?? {};
+  const known = STATES.reduce((sum, name) => sum + (states[name] ?? 0), 0);
+  const waits = states.pending > 0;
+  const open = (states.pending ?? 0) + (states.running ?? 0);
+  const button = (/** @type {string} */ name, /** @type {string} */ label) => may(name) && waits && html`<button type="button" onClick=${() => act(name, id)}>${label}</button>`;
+  return html`<${Panel} title="Its array" tools=${job.may_change && html`<span class="buttons-row">
+      ${button("hold", "Hold all")}${button("release", "Release all")}
+      ${may("cancel") && open > 0 && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel array</button>`}</span>`}>
+    ${asking && html`<${Confirm} title=${`Cancel ${id}?`} act="Cancel array" danger=${true} onClose=${() => setAsking(false)} onAct=${() => post("/api/actions/cancel", { job_id: id })}>
+      <p>${plural(open, "job")} ${open === 1 ? "has" : "have"} not ended. What running programs have not saved is lost. This can't be undone.</p><//>`}
+    <p>Index <strong class="num">${index}</strong> of <a href=${arrayPath(id)}>${id}</a>: ${plural(all, "job")}${max_running ? `, at most ${count(max_running)} at once` : ""}.</p>
+    <${Parts} label="The array's jobs" parts=${STATES.filter((name) => states[name]).map((name) => ({ name: name === "pending" ? "waiting" : name, value: states[name], tone: TONES[name], href: arrayPath(id, name) }))} />
+    ${known > 0 && known < all && html`<p class="quiet num">${count(all - known)} more ended longer ago.</p>`}
+  <//>`;
+}
+
 /** Why it waits, and when it may start. @param {{waiting: any, job: any, now_s: number | null}} props */
 function Waiting({ waiting, job, now_s }) {
   const start = waiting.start;
   const record = waiting.record;
   return html`<div class="waiting">
     <p class="sentence">${visible(waiting.sentence || job.message)}</p>
+    <${WaitsFor} job=${job} now_s=${now_s} />
     <dl class="figures">
       <div class="figure"><dt>Place in the queue</dt><dd class="num">${waiting.place ? html`${count(waiting.place)} <span class="of">of ${count(waiting.queue_length)}</span>` : DASH}</dd></div>
       <div class="figure"><dt>Expected start</dt>
@@ -172,8 +229,12 @@ function Needs({ job }) {
       ["Priority", typeof job.priority === "number" ? job.priority.toFixed(2) : ""],
       ["Time limit", job.time_limit_s ? duration(job.time_limit_s) : ""],
       ["Begin time", job.begin_time_s ? clusterTime(job.begin_time_s) : ""],
+      ["After", job.after?.length ? html`${job.after.map((/** @type {any} */ each, /** @type {number} */ index) => html`${index ? ", " : ""}<a href=${each.states ? arrayPath(each.id) : jobPath(each.id)}>${each.id}</a>${each.condition === "ok" ? "" : `:${each.condition}`}`)}` : ""],
       ["Preemptible", job.preemptible ? "yes" : ""],
       ["Shares a GPU", job.shareable ? "yes" : ""],
+      ["Exclusive", job.exclusive ? "yes" : ""],
+      ["Only on", (job.only_on ?? []).map(visible).join(", ")],
+      ["Not on", (job.not_on ?? []).map(visible).join(", ")],
       ["Labels", Object.entries(job.labels ?? {}).map(([name, value]) => `${visible(name)}=${visible(String(value))}`).join(", ")],
     ]} />
     ${job.command_line && html`<h3>The same from a terminal</h3><${Copyable} label="Command line" text=${job.command_line} />`}
@@ -186,6 +247,10 @@ export default function Job({ id }) {
   const view = useView(keyOf("job", { id }));
   const clock_s = useView("head").data?.time_s ?? null;
   const [asking, setAsking] = useState(false);
+  const [acted, setActed] = useState({ error: "", busy: "" });
+  const request = useRef("");
+  const shown = useRef(true);
+  useEffect(() => () => void (shown.current = false), []);
   const state = view.data?.state;
   const open = state === undefined || state === "pending" || state === "running";
   const answer = useAnswer(`/api/jobs/${encodeURIComponent(id)}`, open ? 4 : 0);
@@ -203,27 +268,54 @@ export default function Job({ id }) {
   const more = answer.data;
   const now_s = clock_s ?? more?.now_s ?? null;
   const cancellable = (job.state === "pending" || job.state === "running") && may("cancel") && job.may_cancel !== false;
+  /** What can be undone is done without a question. @param {string} name @param {string} what a job or an array */
+  const act = async (name, what) => {
+    setActed({ error: "", busy: name });
+    try {
+      await post(`/api/actions/${name}`, { job_id: what });
+      setActed({ error: "", busy: "" });
+      answer.again();
+    } catch (problem) {
+      setActed({ error: /** @type {Error} */ (problem).message, busy: "" });
+    }
+  };
+  const again = async () => {
+    setActed({ error: "", busy: "requeue" });
+    request.current ||= newRequestId();
+    try {
+      const made = await post("/api/actions/requeue", { job_id: id, request_id: request.current });
+      if (shown.current) navigate(jobPath(made.job_id));
+    } catch (problem) {
+      setActed({ error: /** @type {Error} */ (problem).message, busy: "" });
+    }
+  };
+  const asked = job.asked ?? [];
   return html`
     <div class="title">
       <h1>${id} <bdi class="quiet name">${visible(job.name)}</bdi></h1>
       <${JobState} state=${job.state} />
+      ${job.state === "pending" && job.reason && html`<span class="quiet">${words(job.reason)}</span>`}
+      ${job.state === "pending" && asked.length > 0 && html`<span class="quiet">${asked.join(", ")} asked for</span>`}
       ${job.cancel_requested && job.state !== "cancelled" && html`<span class="quiet">cancellation was asked for</span>`}
       <div class="tools">
         ${more?.decision_id && has("decisions") && html`<a class="button" href=${decisionPath(more.decision_id)}>Decision</a>`}
+        ${may("hold") && job.may_hold && html`<button type="button" disabled=${acted.busy !== ""} onClick=${() => act("hold", id)}>Hold</button>`}
+        ${may("release") && job.may_release && html`<button type="button" disabled=${acted.busy !== ""} onClick=${() => act("release", id)}>Release</button>`}
+        ${may("requeue") && job.may_requeue && html`<button type="button" disabled=${acted.busy !== ""} onClick=${again}>Submit again</button>`}
         ${cancellable && html`<button type="button" class="danger" onClick=${() => setAsking(true)}>Cancel job</button>`}
       </div>
     </div>
     ${asking && html`<${Confirm} title=${`Cancel ${id}?`} act="Cancel job" danger=${true} onClose=${() => setAsking(false)} onAct=${() => post("/api/actions/cancel", { job_id: id })}>
       <p>${job.state === "running" ? "Its program is ended; what it has not saved is lost." : "It leaves the queue."} This can't be undone.</p><//>`}
+    ${acted.error && html`<${Notice} level="bad" role="alert">${acted.error}<//>`}
     ${job.state === "pending" && html`<${Panel} title="Why it waits" view=${view}>
       ${more?.waiting
         ? html`<${Waiting} waiting=${more.waiting} job=${job} now_s=${now_s} />`
-        : answer.error
-          ? html`<p class="sentence">${visible(job.message) || words(job.reason)}</p><${Notice} level="warn">${answer.error.message}<//>`
-          : more
-            ? html`<p class="sentence">${visible(job.message) || words(job.reason)}</p>`
-            : html`<${Skeleton} what="The explanation" />`}
+        : answer.error || more
+          ? html`<p class="sentence">${visible(job.message) || words(job.reason)}</p><${WaitsFor} job=${job} now_s=${now_s} />${answer.error && html`<${Notice} level="warn">${answer.error.message}<//>`}`
+          : html`<${Skeleton} what="The explanation" />`}
     <//>`}
+    ${job.array && html`<${ArrayPart} job=${job} act=${act} />`}
     <${Panel} title=${job.state === "pending" ? "So far" : job.state === "running" ? "Where it runs" : "Where it ran"} view=${view}>
       ${job.state !== "pending" && job.message && html`<p class="sentence">${visible(job.message)}</p>`}
       ${job.state !== "pending" && html`<${Facts} rows=${[["Waited", duration(waited(job, now_s))], ["GPUs", job.gpu_ids?.length ? html`<${GpuLinks} ids=${job.gpu_ids} />` : ""], ["Model", job.gpu_model], ["Done", typeof job.remaining_ratio === "number" && job.remaining_ratio < 1 ? percent(1 - job.remaining_ratio) : ""]]} />`}

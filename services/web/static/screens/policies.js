@@ -2,7 +2,7 @@
 // Policies: who acts, who watches as shadow, how often they agree, and what the other would have gained in a replay.
 import { useState } from "../vendor/hooks.js";
 import { post, useAnswer } from "../api.js";
-import { basis, count, percent, plural, wallTime } from "../format.js";
+import { basis, count, percent, plural, visible, wallTime } from "../format.js";
 import { html } from "../html.js";
 import { Answered, Confirm, Copyable, Empty, Meter, Notice, Panel, Parts } from "../parts.js";
 import { has, may } from "../session.js";
@@ -29,6 +29,13 @@ function Replay({ replay }) {
   return html`<p class="sentence">Replayed in the simulator with the same ${plural(replay.job_count, "finished job")}, the ${replay.metric} under ${replay.other} is <strong class="num">${percent(Math.abs(replay.difference_ratio), 1)} ${replay.difference_ratio < 0 ? "lower" : "higher"}</strong> than under ${replay.policy}.</p>
     <p class="num">${known ? `95 % interval of the difference: ${percent(replay.low_ratio, 1)} to ${percent(replay.high_ratio, 1)}${sure ? "." : ": no difference is shown, zero lies inside."}` : `No interval${replay.refused ? `: ${replay.refused}` : ""}. Without one this says little.`}</p>
     ${replay.name && html`<p class="quiet num">${replay.name}, ${wallTime(replay.written_unix_s)}</p>`}`;
+}
+
+/** Where a policy comes from, and its version. @param {any} policy */
+function sourceOf({ source, shipped, version }) {
+  const point = /^package: (.*)$/.exec(source ?? "");
+  const [where, name] = shipped || !source ? ["shipped with ADLRO", ""] : point ? ["entry point of a package: ", point[1]] : ["own file: ", source];
+  return html`${where}${name && html`<code>${visible(name)}</code>`}${version && html`, ${shipped ? "checkpoint" : "version"} <code>${version}</code>`}`;
 }
 
 /** Who acts stands first, then who watches. @param {any} one @param {any} other */
@@ -61,10 +68,14 @@ export default function Policies() {
         </div>
         <${Panel} title="All policies">
           <ul class="policies">${[...data.policies].sort(first).map((/** @type {any} */ each) => html`<li key=${each.name}>
-            <div class="title"><h3>${each.name}</h3>${each.version && html`<code class="quiet">${each.version}</code>`}
+            <div class="title"><h3>${each.name.split(":").at(-1)}</h3>
               ${each.acting && html`<span class="badge">acting</span>`}${each.shadow && html`<span class="badge soft">shadow</span>`}
             </div>
-            <p class="quiet">${each.description}</p>
+            <div class="told">
+              <p>${each.advice || each.description}</p>
+              ${each.advice && html`<p class="quiet">${each.description}</p>`}
+              <p class="quiet source">${sourceOf(each)}</p>
+            </div>
               <div class="tools">
                 ${may("policy") && !each.acting && html`<button type="button" onClick=${() => setAsked({ act: "policy", name: each.name })}>Let it decide<span class="visually-hidden"> ${each.name}</span></button>`}
                 ${may("policy") && !each.acting && html`<button type="button" onClick=${() => setAsked({ act: "shadow", name: each.shadow ? "" : each.name })}>${each.shadow ? "End shadow" : "As shadow"}<span class="visually-hidden"> ${each.name}</span></button>`}

@@ -6,7 +6,7 @@ import { html } from "../html.js";
 import { keyOf } from "../live.js";
 import { Empty, JobState, Panel, Skeleton, Told } from "../parts.js";
 import { jobPath, setQuery } from "../router.js";
-import { useMovingView, useView } from "../session.js";
+import { seesAll, session, useMovingView, useView } from "../session.js";
 import { waited } from "../jobs.js";
 import { useTitle } from "../title.js";
 
@@ -42,7 +42,7 @@ function useLate(text, wait_ms) {
 /** The filter in the server's words, from the address' parameters. @param {URLSearchParams} query */
 export function filterOf(query) {
   const parts = [];
-  for (const name of ["state", "reason", "user", "type"]) {
+  for (const name of ["array", "state", "reason", "user", "type"]) {
     const value = query.get(name);
     if (value) parts.push(`${name}:${value}`);
   }
@@ -75,21 +75,25 @@ function Filters({ query, counts }) {
       <option value="">${all}</option>
       ${[...new Set([...values, query.get(name) ?? ""])].filter(Boolean).map((value) => html`<option key=${value} value=${value}>${words(value) === "pending" ? "waiting" : words(value)}${numbers(name, value)}</option>`)}
     </select></label>`;
-  const any = ["q", "state", "reason", "user", "type"].some((name) => query.get(name));
+  const any = ["q", "array", "state", "reason", "user", "type"].some((name) => query.get(name));
+  const array = query.get("array");
+  const me = session.me?.user;
   return html`<form class="filters" role="search" aria-label="Filter the jobs" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
     <label class="field inline grow"><span>Name or id</span>
       <input type="search" value=${text} placeholder="press / to search" onInput=${(/** @type {any} */ event) => setText(event.target.value)} /></label>
-    ${select("state", "State", "not ended", ["pending", "running", "succeeded", "failed", "cancelled"])}
+    ${select("state", "State", array ? "any" : "not ended", ["pending", "running", "succeeded", "failed", "cancelled"])}
     ${select("reason", "Reason", "any", Object.keys(counts?.reason ?? {}))}
     <label class="field inline"><span>User</span>
       <input type="text" class="short" spellcheck=${false} value=${query.get("user") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ user: event.target.value.trim() })} /></label>
-    ${any && html`<button type="button" onClick=${() => setQuery({ q: "", state: "", reason: "", user: "", type: "" })}>Clear</button>`}
+    ${me && seesAll() && html`<button type="button" aria-pressed=${query.get("user") === me ? "true" : "false"} onClick=${() => setQuery({ user: query.get("user") === me ? "" : me })}>Mine</button>`}
+    ${array && html`<span class="badge soft">${array}</span>`}
+    ${any && html`<button type="button" onClick=${() => setQuery({ q: "", array: "", state: "", reason: "", user: "", type: "" })}>Clear</button>`}
   </form>`;
 }
 
 /** How many jobs the list has, and of how many: those that have not ended. @param {number} total @param {any} states @param {URLSearchParams} query */
 function countText(total, states, query) {
-  const ended = !["", "pending", "running"].includes(query.get("state") ?? "");
+  const ended = !["", "pending", "running"].includes(query.get("state") ?? "") || query.get("array");
   return `${plural(total, "job")}${filterOf(query) && states && !ended ? ` of ${count((states.pending ?? 0) + (states.running ?? 0))}` : ""}`;
 }
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from adlro.package_data import csv_rows
 from adlro.records.jobs import JobSpec, JobType
 from adlro.services.decompose.regression.tuned_regression import Hyperparameters, TunedRegression
 from adlro.services.decompose.runtimes.learned_predictor import LearnedPredictor
-from adlro.tables import csv_rows
 from benchmarks.decompose_prediction import Row, gavel_spec, learned_predictor
 
 MODEL = "v100_sxm2"

@@ -72,6 +72,7 @@ def test_the_document_goes_to_stdout_and_to_a_file(
     ("arguments", "said"),
     [
         (["fcsf"], "POLICY: unknown policy 'fcsf'; did you mean fcfs"),
+        (["--limit", "few"], "'--limit': must be a whole number, not few"),
         (["--limit", "0"], "--limit: must be at least 1, not 0"),
         (["--wait-ratio=-1"], "--wait-ratio: must be a number from 0"),
         (["--since", "10", "--until", "5"], "--until: must be after --since 10, not 5"),

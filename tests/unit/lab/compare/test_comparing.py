@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from adlro.decide.catalog import of_files
+from adlro.decide.own_policy import Own
 from adlro.errors import InvalidInput, NotFound
 from adlro.hardware.speeds import SHIPPED
 from adlro.lab.compare.comparing import Request, compare
@@ -115,6 +118,32 @@ def test_the_policy_that_acted_has_no_difference_to_itself() -> None:
     assert [row["policy"] for row in document["policies"]] == ["fcfs"]
 
 
+def own_sjf(folder: Path) -> dict[str, type[Own]]:
+    (folder / "mine.py").write_text(
+        "from adlro.decide.policies.sjf import Sjf\nclass Mine(Sjf):\n    name = 'mine'\n    description = 'as sjf'\n"
+    )
+    return of_files([f"{folder}/mine.py:Mine"])
+
+
+def test_a_policy_of_a_file_is_compared_beside_the_named_ones(tmp_path: Path) -> None:
+    cluster, jobs = drawn("paper", 40)
+    suite = suite_after(cluster, jobs, "fcfs", ran(cluster, jobs, "fcfs"))
+    request = replace(TRUE, policies=("sjf",), own=own_sjf(tmp_path))
+    rows = {row["policy"]: row for row in build_document(compare(suite, SHIPPED, request))["policies"]}
+    assert list(rows) == ["fcfs", "sjf", "mine"]
+    assert rows["mine"]["mean_jct_s"] == rows["sjf"]["mean_jct_s"] != rows["fcfs"]["mean_jct_s"]
+
+
+def test_a_suite_on_which_a_policy_of_a_file_acted_is_compared_with_the_baseline(tmp_path: Path) -> None:
+    cluster, jobs = drawn("paper", 40)
+    suite = suite_after(cluster, jobs, "sjf", ran(cluster, jobs, "sjf"))
+    suite = replace(suite, status=replace(suite.status, policy="mine"))
+    document = build_document(compare(suite, SHIPPED, replace(TRUE, own=own_sjf(tmp_path))))
+    assert [row["policy"] for row in document["policies"]] == ["mine", "hold_greedy_fixed"]
+    with pytest.raises(InvalidInput, match=r"acted: 'mine' acted, .* give its file by --policy-file"):
+        compare(suite, SHIPPED, TRUE)
+
+
 def test_a_window_counts_its_jobs_and_replays_what_they_met() -> None:
     cluster, jobs = drawn("paper", 200, load=0.9)
     outcome = ran(cluster, jobs, "fcfs")
@@ -172,6 +201,16 @@ def test_decisions_under_another_policy_are_told() -> None:
     suite = suite_after(cluster, jobs, "fcfs", ran(cluster, jobs, "fcfs"))
     comparison = compare(replace(suite, policies={"fcfs": 10, "sjf": 30}), SHIPPED, TRUE)
     assert any("of 40 decisions that are still kept, 30 under sjf, not fcfs" in note for note in comparison.notes)
+
+
+def test_another_version_of_the_policy_that_acted_is_told_by_what_it_is(tmp_path: Path) -> None:
+    cluster, jobs = drawn("paper", 40)
+    versions = {("mine", "of-then"): 40, ("dqn", "88"): 7}
+    suite = replace(suite_after(cluster, jobs, "sjf", ran(cluster, jobs, "sjf")), versions=versions)
+    suite = replace(suite, status=replace(suite.status, policy="mine"))
+    (told,) = compare(suite, SHIPPED, replace(TRUE, own=own_sjf(tmp_path))).notes
+    assert told.startswith("mine acted with other code (of-then) than that of the replay (")
+    assert told.endswith("): name its file of then (--policy-file)")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ async def test_decisions_are_read_from_the_newest_on_until_they_are_no_longer_ke
     job = next(iter(client.kept.values()))
     assert next(iter(found.decided[job.job_id].items())) == (job.gpu_model, 12.0)
     assert sorted(found.decided[job.job_id].values()) == [12.0, 34.0]
-    assert (found.policies, found.versions) == ({"sjf": 10}, {"v1": 10})
+    assert (found.policies, found.versions) == ({"sjf": 10}, {("sjf", "v1"): 10})
     assert (found.jobs, found.shares, found.now_s, found.lost_gpu_ids) == (suite.jobs, True, 77.0, ("a",))
     told = compare(found, SHIPPED, Request()).notes
     assert any("of 10 decisions that are still kept, 10 under sjf, not fcfs" in note for note in told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 from importlib.metadata import version
 from pathlib import Path
@@ -262,6 +263,34 @@ def test_results_of_other_code_are_not_taken_up(monkeypatch: pytest.MonkeyPatch,
                 assert tasks_module.code_digest() != before
     finally:
         tasks_module.code_digest.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("digest", "module"),
+    [
+        (tasks_module.code_digest, "adlro.decide.planes.fill"),
+        (tasks_module.code_digest, "adlro.decide.rollouts.lookahead"),
+        (tasks_module.code_digest, "adlro.decide.hold_rule"),
+        (tasks_module.code_digest, "adlro.state.candidate_table"),
+        (tasks_module.code_digest, "adlro.sim.kernel"),
+        (tasks_module.code_digest, "adlro.numeric.exact"),
+        (tasks_module.learning_digest, "adlro.services.decompose.runtimes.predictor"),
+        (tasks_module.learning_digest, "adlro.services.orchestrator.session.core.round"),
+    ],
+)
+def test_results_depend_on_every_file_of_what_computes_them(
+    monkeypatch: pytest.MonkeyPatch, digest: Any, module: str
+) -> None:
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    read = Path.read_bytes
+    before = digest.__wrapped__()
+
+    def changed(path: Path) -> bytes:
+        return read(path) + (b"# changed" if path.resolve() == Path(str(found.origin)).resolve() else b"")
+
+    monkeypatch.setattr(Path, "read_bytes", changed)
+    assert digest.__wrapped__() != before
 
 
 def test_a_batch_is_simulated_once_whatever_the_loads() -> None:

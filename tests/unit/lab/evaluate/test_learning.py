@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from adlro.lab.evaluate.document import build_document
 from adlro.lab.evaluate.learning import simulate_learned
 from adlro.records.cluster import Cluster
 from adlro.records.jobs import JobSpec, JobState
+from adlro.records.precedence import Precedence
 from adlro.services.orchestrator.ports import Predicted
 from adlro.sim.batch import BatchOutcome, BatchSimulator, simulate
 from adlro.state.job_arrays import JobArrays, pack_jobs
@@ -304,6 +306,31 @@ async def test_gangs_start_in_the_core_when_and_where_the_simulator_starts_them(
     assert learned.gpus.tolist() == outcome.gpus.tolist()
     assert learned.start_s.tolist() == outcome.start_s.tolist()
     assert learned.end_s.tolist() == outcome.end_s.tolist()
+
+
+# ---- precedence
+
+
+@pytest.mark.parametrize("name", ["fcfs", "heft", "hold_gang", "dqn"])
+async def test_jobs_go_before_others_in_the_core_as_in_the_simulator(name: str) -> None:
+    jobs = draw_jobs(GANGS, load=1.1, rng=np.random.default_rng(5), count=60)
+    rule = Precedence(fair_share=2.0, age=1.0, priority=1.0, half_life_s=600.0, full_age_s=300.0)
+    policy, starts = made(name), []
+    packed = pack_jobs([jobs], GANGS.cluster)
+    true_s = expected_s(jobs, GANGS.cluster.gpu_models, "true", GANGS, 0)
+    for policy.precedence in (None, rule):
+        half_life_s = math.inf if policy.precedence is None else rule.half_life_s
+        decompose = FakeDecompose(lambda number, _: true_s[number])
+        learned = await simulate_learned(GANGS.cluster, jobs, packed, policy, decompose, half_life_s=half_life_s)
+        simulator = BatchSimulator(GANGS.cluster, packed, half_life_s=half_life_s)
+        while len(simulator.active):
+            seen = simulator.observe()
+            judgement = policy.judge(seen)
+            simulator.act(policy.choose(seen, judgement), judgement.reserve)
+        assert learned.gpus.tolist() == simulator.outcome().gpus.tolist()
+        assert learned.start_s.tolist() == simulator.outcome().start_s.tolist()
+        starts.append(learned.start_s.tolist())
+    assert starts[0] != starts[1]
 
 
 # ---- jobs that are stopped for others

@@ -142,7 +142,12 @@ def test_a_screen_shows_whole_figures_and_tails_before_the_rest(width: int) -> N
     assert "OVERDUE" not in head, "no decision was"
     assert ("JAIN" in head) is (width == 200)
     assert ("left out on a narrow screen: p50 us, JAIN" in shown) is (width < 200)
-    assert "limit on waits of ratio 7" in " ".join(shown.split())
+    words = " ".join(shown.split())
+    assert "limit on waits of ratio 7" in words
+    assert words.startswith(
+        "Look first at MEAN JCT, the mean time from a job's submission to its end: lower is better."
+    )
+    assert ("beside the brackets" in words) is (row["seeds"] > 1)
 
 
 def test_results_under_another_limit_are_not_taken_up() -> None:

@@ -1,0 +1,206 @@
+"""The network that weighs actions where jobs of several GPUs wait (adlro/decide/gang_actions.py). numpy, numba only.
+
+Two fully connected layers on the figures of the cluster, of an action and of the base's action; the result is the
+action's gain against the base's, in units of the decision's typical duration. It stands as text in the metadata of the
+policy's ONNX file. Sums are in one order, so an action has the same value on every processor.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adlro.decide.gang_actions import ACTION_FIGURES, BASE, CLUSTER_FIGURES, GangActions
+from adlro.errors import InvalidInput
+from adlro.numeric.compiled import compiled
+from adlro.state.observation import Floats
+
+KEY = "adlro.gangs"
+"""Key of the network in an ONNX file's metadata."""
+
+FORMAT = "adlro-gangs/1"
+INPUTS = CLUSTER_FIGURES + 2 * ACTION_FIGURES
+MOST_DEVIATIONS = 6.0
+"""Standard deviations from the mean of the training at which an input is cut."""
+
+ROUNDING = 1e-5
+"""Of the bounds of the training: they stand in the file with 24 bits."""
+
+_ARRAYS = ("mean", "scale", "first", "first_bias", "second", "second_bias", "last", "lowest", "highest")
+
+
+@dataclass(frozen=True)
+class GangNetwork:
+    """Weights, and what belongs to them.
+
+    Attributes:
+        mean, scale: (INPUTS,) of the training's inputs.
+        first, first_bias: (INPUTS, H), (H,).
+        second, second_bias: (H, H2), (H2,).
+        last: (H2 + 1,) the weights of the result, and its bias.
+        lowest, highest: (CLUSTER_FIGURES,) of the cluster's figures in the training.
+        margins: (5,) the gain above which an action replaces the base's, by its kind.
+        training: facts for people: command, worlds, seed, scores.
+    """
+
+    mean: Floats
+    scale: Floats
+    first: Floats
+    first_bias: Floats
+    second: Floats
+    second_bias: Floats
+    last: Floats
+    lowest: Floats
+    highest: Floats
+    margins: tuple[float, ...]
+    training: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for weights of other shapes, or no numbers: compiled code does not check its reads."""
+        hidden, hidden2 = len(self.first_bias), len(self.second_bias)
+        shapes = {
+            "mean": (INPUTS,),
+            "scale": (INPUTS,),
+            "first": (INPUTS, hidden),
+            "first_bias": (hidden,),
+            "second": (hidden, hidden2),
+            "second_bias": (hidden2,),
+            "last": (hidden2 + 1,),
+            "lowest": (CLUSTER_FIGURES,),
+            "highest": (CLUSTER_FIGURES,),
+        }
+        for name, shape in shapes.items():
+            array: Floats = getattr(self, name)
+            if array.shape != shape or array.dtype != np.float64 or not np.isfinite(array).all():
+                raise InvalidInput(f"the network's {name} is not of shape {shape}, or has no numbers", field=name)
+        if not (self.scale > 0.0).all():
+            raise InvalidInput("the network's scale is not above 0", field="scale")
+        if len(self.margins) != 5 or not np.isfinite(self.margins).all():
+            raise InvalidInput("the network's margins are not five numbers", field="margins")
+
+    def is_in_range(self, actions: GangActions) -> bool:
+        """Whether the cluster's figures are those of some cluster in the training."""
+        seen = actions.cluster
+        return bool(((self.lowest - ROUNDING <= seen) & (seen <= self.highest + ROUNDING)).all())
+
+    def gains(self, actions: GangActions) -> Floats:
+        """(A,) the gain of each action; 0 for the base's."""
+        found = np.zeros(len(actions.kind))
+        _forward(
+            self.mean,
+            self.scale,
+            self.first,
+            self.first_bias,
+            self.second,
+            self.second_bias,
+            self.last,
+            actions.cluster,
+            actions.figures,
+            found,
+            np.empty_like(self.first_bias),
+            np.empty_like(self.first_bias),
+            np.empty_like(self.second_bias),
+        )
+        return found
+
+    def choose(self, actions: GangActions, gains: Floats) -> int:
+        """The number of the action: of those whose gain exceeds their margin the one that exceeds it most, or 0."""
+        above = gains - np.array(self.margins)[actions.kind]
+        above[actions.kind == BASE] = 0.0
+        return int(above.argmax())
+
+    def to_text(self) -> str:
+        """For an ONNX file's metadata."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **{name: getattr(self, name).astype(np.float32) for name in _ARRAYS})
+        said = {
+            "format": FORMAT,
+            "margins": list(self.margins),
+            "training": self.training,
+            "arrays": base64.b64encode(buffer.getvalue()).decode(),
+        }
+        return json.dumps(said, sort_keys=True)
+
+
+def network_from_text(text: str, source: str) -> GangNetwork:
+    """The network of `to_text`.
+
+    Args:
+        text: from a file's metadata.
+        source: the file's name in errors.
+
+    Raises:
+        InvalidInput: damaged, or of other figures than this version's.
+    """
+    try:
+        said: dict[str, Any] = json.loads(text)
+        if said["format"] != FORMAT:
+            raise ValueError(f"its format is '{said['format']}', and this version of ADLRO works with '{FORMAT}'")
+        content = io.BytesIO(base64.b64decode(said["arrays"], validate=True))
+        with np.load(content, allow_pickle=False) as file:
+            arrays = {name: np.ascontiguousarray(file[name], dtype=np.float64) for name in _ARRAYS}
+        return GangNetwork(**arrays, margins=tuple(map(float, said["margins"])), training=dict(said["training"]))
+    except Exception as error:  # a damaged file makes numpy raise any kind of error
+        raise InvalidInput(
+            f"{source}: its metadata '{KEY}' cannot be read ({error}): train it again, or take a model of this version",
+            field="metadata",
+        ) from error
+
+
+@compiled
+def _forward(
+    mean: Floats,
+    scale: Floats,
+    first: Floats,
+    first_bias: Floats,
+    second: Floats,
+    second_bias: Floats,
+    last: Floats,
+    cluster: Floats,
+    figures: Floats,
+    gains: Floats,
+    of_all: Floats,
+    hidden: Floats,
+    hidden2: Floats,
+) -> None:
+    """Fills in the gains of actions 1, 2, ...; the first is the base's, with gain 0.
+
+    Args:
+        of_all: (H,) room: what the cluster and the base's action add to the first layer, for every action.
+        hidden, hidden2: (H,), (H2,) room.
+    """
+    shared, own = cluster.shape[0], figures.shape[1]
+    for j in range(of_all.shape[0]):
+        of_all[j] = first_bias[j]
+    for i in range(shared + own):
+        place = i if i < shared else i + own
+        value = cluster[i] if i < shared else figures[0, i - shared]
+        value = min(max((value - mean[place]) / scale[place], -MOST_DEVIATIONS), MOST_DEVIATIONS)
+        if value != 0.0:
+            for j in range(of_all.shape[0]):
+                of_all[j] += value * first[place, j]
+    for a in range(1, figures.shape[0]):
+        for j in range(hidden.shape[0]):
+            hidden[j] = of_all[j]
+        for i in range(own):
+            place = shared + i
+            value = (figures[a, i] - mean[place]) / scale[place]
+            value = min(max(value, -MOST_DEVIATIONS), MOST_DEVIATIONS)
+            for j in range(hidden.shape[0]):
+                hidden[j] += value * first[place, j]
+        for k in range(hidden2.shape[0]):
+            hidden2[k] = second_bias[k]
+        for j in range(hidden.shape[0]):
+            if hidden[j] > 0.0:
+                for k in range(hidden2.shape[0]):
+                    hidden2[k] += hidden[j] * second[j, k]
+        total = last[hidden2.shape[0]]
+        for k in range(hidden2.shape[0]):
+            if hidden2[k] > 0.0:
+                total += hidden2[k] * last[k]
+        gains[a] = total

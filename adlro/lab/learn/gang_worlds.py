@@ -1,0 +1,110 @@
+"""Worlds for training with jobs of several GPUs, drawn at random. numpy only.
+
+As adlro/lab/learn/worlds.py draws those of jobs of one GPU: cluster, mix of sizes, load, speeds of the GPU models, and
+knowledge of runtimes. Shares are this project's choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from adlro.errors import InvalidInput
+from adlro.lab.learn.worlds import World, world_of
+from adlro.numeric.exact import exp_array, log, power
+from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.workload.capacity import scenario_on
+from adlro.workload.scenario import GangSize, Scenario, load_scenario
+
+LOWEST_LOAD, HIGHEST_LOAD = 0.25, 1.4
+WIDEST_SPEEDUP = 10.0
+_TRIES = 50
+_SCENARIOS = ("gangs", "gangs_philly", "gangs_heavy", "gangs_64")
+_SHARES = (0.6, 0.16, 0.12, 0.12)
+
+
+def draw_gang_world(rng: np.random.Generator, *, lists: int, jobs: int) -> World:
+    """Draws a world, and lists of `jobs` jobs for it, fewer and longer ones on larger clusters.
+
+    Args:
+        rng: generator of all random choices.
+        lists, jobs: number of lists, and of jobs a list, for 16 GPUs.
+    """
+    for _ in range(_TRIES):
+        try:
+            return _draw(rng, lists, jobs)
+        except InvalidInput:
+            continue  # the drawn cluster can't hold some of the sizes
+    raise InvalidInput(f"none of {_TRIES} clusters drawn could hold all of the jobs drawn for it")
+
+
+def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
+    load = LOWEST_LOAD + (HIGHEST_LOAD - LOWEST_LOAD) * rng.random()
+    scenario = load_scenario(str(rng.choice(_SCENARIOS, p=_SHARES)))
+    cluster = scenario.cluster
+    changed = False
+    if rng.random() < 0.3:
+        cluster, changed = _draw_cluster(rng, scenario.cluster), True
+    if rng.random() < 0.3:
+        scenario, changed = _with_sizes(rng, scenario, sum(1 for _ in cluster.gpus())), True
+    if changed:
+        scenario = scenario_on(scenario, cluster)
+    speedup = np.ones(len(cluster.gpu_models))
+    if rng.random() < 0.25:
+        speedup = exp_array(log(WIDEST_SPEEDUP) * rng.random(len(speedup)))
+    gpus = sum(1 for _ in cluster.gpus())
+    longer = math.sqrt(max(gpus / 16.0, 1.0))
+    its_jobs, its_lists = round(jobs * longer), max(round(lists / (longer * longer * longer)), 2)
+    backlog = int(its_jobs * 0.5 * rng.random()) if rng.random() < 0.15 else 0
+    early = 0.4 * rng.random() if rng.random() < 0.08 else 0.0
+    return world_of(
+        scenario,
+        load,
+        _draw_runtime(rng),
+        rng,
+        lists=its_lists,
+        jobs=its_jobs,
+        speedup=speedup,
+        backlog=backlog,
+        early_share=early,
+    )
+
+
+def _draw_runtime(rng: np.random.Generator) -> str:
+    kind = str(rng.choice(["true", "noise", "group", "type", "none"], p=(0.45, 0.2, 0.17, 0.13, 0.05)))
+    return f"noise:{0.1 + 0.9 * rng.random():.2f}" if kind == "noise" else kind
+
+
+def _with_sizes(rng: np.random.Generator, scenario: Scenario, gpus: int) -> Scenario:
+    """Other shares of the sizes, of which some are missing; the larger ones may have more work."""
+    sizes = [1, *(size for size in (2, 3, 4, 6, 8, 16) if size <= gpus // 2 and rng.random() < 0.6)]
+    share = rng.dirichlet(np.full(len(sizes), 0.7))
+    grows = float(rng.choice([0.0, 0.0, 0.4, 0.8]))
+    found = tuple(
+        GangSize(size, float(each), power(size, grows)) for size, each in zip(sizes, share, strict=True) if each > 1e-3
+    )
+    total = float(np.array([each.share for each in found]).sum())
+    return dataclasses.replace(
+        scenario, gang_sizes=tuple(dataclasses.replace(each, share=each.share / total) for each in found)
+    )
+
+
+def _draw_cluster(rng: np.random.Generator, like: Cluster) -> Cluster:
+    """Nodes of another cluster's kinds in other numbers, with 2 to 8 GPUs each; sometimes of one model only."""
+    kinds = list({node.gpus[0].gpu_model: node for node in like.nodes}.values())
+    if rng.random() < 0.2:
+        kinds = [kinds[int(rng.integers(len(kinds)))]]
+    nodes = int(rng.choice([2, 3, 4, 6, 8, 12, 16], p=(0.1, 0.15, 0.2, 0.2, 0.15, 0.12, 0.08)))
+    chosen = np.sort(rng.choice(len(kinds), size=nodes, p=rng.dirichlet(np.full(len(kinds), 2.0))))
+    slots = int(rng.choice([2, 4, 8], p=(0.1, 0.6, 0.3)))
+    return Cluster("drawn", tuple(_node(kinds[int(kind)], number, slots) for number, kind in enumerate(chosen)))
+
+
+def _node(like: Node, number: int, slots: int) -> Node:
+    gpu, name = like.gpus[0], f"node-{number}"
+    gpus = tuple(Gpu(f"{name}-{slot}", gpu.gpu_model, gpu.memory_mib) for slot in range(slots))
+    times = slots / len(like.gpus)
+    cores, memory_mib = int(like.cpu_cores * times), int(like.memory_mib * times)
+    return dataclasses.replace(like, node_id=name, cpu_cores=cores, memory_mib=memory_mib, gpus=gpus)

@@ -1,0 +1,134 @@
+"""The learned policy where jobs have several GPUs, against `hold_gang` and other rules, on the same job lists.
+
+    python -m benchmarks.learned_gangs run FOLDER [--lists N] [--cells NAME,...] [--checkpoint FILE] [--rules R,...]
+    python -m benchmarks.learned_gangs show FOLDER
+
+A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5. `run` evaluates each policy in each cell
+that the folder does not hold yet. Lists are those of `adlro evaluate --seed 21`, which neither the training nor the
+choice of margins draws; larger clusters have fewer lists. All policies have the same limit on waits.
+
+`show` prints Markdown: changes of means over lists with 95 % bootstrap intervals over the lists (paired), and which
+shares of the learned policy's decisions were its base's, were made by the limit on waits, and by the fallback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from adlro.decide.policies import Policy
+from adlro.decide.policies.bounded_wait import DEFAULT_RATIO
+from adlro.decide.policies.dqn import Dqn
+from adlro.lab.evaluate import Request, evaluate
+from adlro.lab.evaluate.measure import METRICS
+from adlro.lab.evaluate.resampling import change_of_means
+from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE
+from adlro.state.observation import Floats
+from benchmarks.measuring import machine
+from benchmarks.paper_claims import markdown
+
+SEED, LISTS = 21, 400
+FEWER = {"gangs_64": 40, "gangs_philly_64": 40, "gangs_256": 4}
+"""Lists of larger clusters; of 64 GPUs 40 tell a change of 2 % apart from none."""
+BASE = "hold_gang"
+CELLS = (
+    *(f"gangs:{load}" for load in (0.3, 0.6, 0.9, 1.1)),
+    *(f"gangs_philly:{load}" for load in (0.6, 0.9, 1.1)),
+    *(f"gangs_heavy:{load}" for load in (0.6, 0.9)),
+    *(f"gangs:{load}:{runtime}" for runtime in ("noise:0.5", "group", "type", "none") for load in (0.6, 0.9, 1.1)),
+    *("gangs_64:0.9", "gangs_64:1.1", "gangs_philly_64:1.1"),
+)
+RESULTS = (("mean_jct_s", "mean JCT"), ("p95_jct_s", "p95 JCT"), ("max_wait_s", "longest wait"))
+
+
+def run_cell(cell: str, folder: Path, lists: int, rules: Sequence[str], checkpoint: Path | None) -> None:
+    """Evaluates what the folder does not hold yet."""
+    scenario, load, *runtime = cell.split(":")
+    request = {"scenarios": (scenario,), "loads": (float(load),)} | ({"runtime": ":".join(runtime)} if runtime else {})
+    for name in (BASE, "dqn", *rules):
+        path = folder / f"{cell.replace(':', '_')}.{name}.npz"
+        if path.exists():
+            continue
+        own: dict[str, Policy] = {"own_dqn": Dqn(checkpoint)} if name == "dqn" else {}
+        chosen = {"own": own} if own else {"policies": (name,)}
+        count, begin_s = min(lists, FEWER.get(scenario, lists)), time.process_time()
+        asked = Request(**chosen, **request, lists=count, seed=SEED, wait_ratio=DEFAULT_RATIO)  # type: ignore[arg-type]
+        found = evaluate(asked, processes=1, time_decisions=False).figures["own_dqn" if own else name, 0]
+        np.savez(path, metrics=found.metrics, basis_counts=found.basis_counts)
+        mean_s = float(found.metrics[:, METRICS.index("mean_jct_s")].mean())
+        print(f"{cell}: {name}: {mean_s:.2f} s ({time.process_time() - begin_s:.0f} s of CPU)", flush=True)
+
+
+def show(folder: Path) -> str:
+    """The table."""
+    rows = []
+    about = json.loads((folder / "machine.json").read_text())
+    for cell in [*CELLS, *(each for each in about["cells"] if each not in CELLS)]:
+        start = cell.replace(":", "_")
+        if not (folder / f"{start}.dqn.npz").exists():
+            continue
+        with np.load(folder / f"{start}.dqn.npz") as found:
+            ours, counts = found["metrics"], found["basis_counts"]
+        for path in sorted(folder.glob(f"{start}.*.npz"), key=lambda path: (f".{BASE}." not in path.name, path.name)):
+            rule = path.name.removeprefix(f"{start}.").removesuffix(".npz")
+            if rule == "dqn":
+                continue
+            with np.load(path) as found:
+                theirs = found["metrics"]
+            decisions = max(int(counts.sum()), 1)
+            rows.append(
+                [
+                    cell.replace(":", " ", 2),
+                    str(len(ours)),
+                    f"{_of(ours, 'mean_jct_s').mean():.4g}",
+                    rule,
+                    *(_change(_of(ours, metric), _of(theirs, metric)) for metric, _ in RESULTS),
+                    f"{100.0 * counts[:, [OVERDUE]].sum() / decisions:.2f}",
+                    f"{100.0 * counts[:, FALLBACKS].sum() / decisions:.2f}",
+                ]
+            )
+    heads = ["cell", "lists", "mean JCT, s", "against", *(head for _, head in RESULTS), "overdue, %", "fallback, %"]
+    return markdown(heads, rows)
+
+
+def _of(metrics: Floats, metric: str) -> Floats:
+    column: Floats = metrics[:, METRICS.index(metric)]
+    return column
+
+
+def _change(ours: Floats, theirs: Floats) -> str:
+    change, low, high = (100.0 * each for each in change_of_means(ours, theirs))
+    return f"{change:+.1f} % ({low:+.1f} .. {high:+.1f})"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "show"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--lists", type=int, default=LISTS)
+    parser.add_argument("--cells", default=",".join(CELLS))
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--rules", default="", help="further policies to compare with")
+    asked = parser.parse_args(arguments)
+    if asked.what == "show":
+        print(show(asked.folder))
+        return
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    cells = asked.cells.split(",")
+    for cell in cells:
+        if not re.fullmatch(r"\w+:\d+(\.\d+)?(:.+)?", cell):
+            parser.error(f"--cells: '{cell}' is not SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:group")
+    (asked.folder / "machine.json").write_text(json.dumps({**machine(), "cells": cells}))
+    for cell in cells:
+        run_cell(cell, asked.folder, asked.lists, [name for name in asked.rules.split(",") if name], asked.checkpoint)
+
+
+if __name__ == "__main__":
+    main()

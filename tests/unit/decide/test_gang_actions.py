@@ -1,0 +1,298 @@
+"""The actions that the learned policy weighs where jobs of several GPUs wait, and the network that weighs them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from adlro.decide.gang_actions import (
+    ACTION_FIGURES,
+    ACTIONS_AT_MOST,
+    BASE,
+    CLUSTER_FIGURES,
+    DROPS,
+    HOLDS,
+    RESERVES,
+    STARTS,
+    GangActionFinder,
+    GangActions,
+)
+from adlro.decide.gang_network import INPUTS, MOST_DEVIATIONS, GangNetwork, network_from_text
+from adlro.decide.policies import POLICIES
+from adlro.decide.policies.dqn import Dqn
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
+from adlro.errors import InvalidInput
+from adlro.records.decisions import DecisionBasis
+from adlro.sim.batch import BatchSimulator
+from adlro.state.job_arrays import pack_jobs
+from adlro.state.observation import HOLD, Observation
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
+from tests.unit.decide.gang_points import Several, point
+
+# Node 0 has two idle GPUs, node 1 four; a job of eight fits nowhere.
+WAITING = [
+    Several(8, 10.0, submit_s=990.0),
+    *(Several(count, s, submit_s=995.0) for count, s in ((4, 6.0), (1, 9.0), (2, 5.0))),
+]
+NODES = [[0, 0, 20, 20], [0, 0, 0, 0]]
+
+
+def drawn_network(seed: int = 1, **changes: object) -> GangNetwork:
+    rng = np.random.default_rng(seed)
+    network = GangNetwork(
+        mean=rng.normal(size=INPUTS),
+        scale=rng.uniform(0.5, 2.0, size=INPUTS),
+        first=rng.normal(size=(INPUTS, 12)) / 8.0,
+        first_bias=rng.normal(size=12),
+        second=rng.normal(size=(12, 7)) / 3.0,
+        second_bias=rng.normal(size=7),
+        last=rng.normal(size=8),
+        lowest=np.full(CLUSTER_FIGURES, -100.0),
+        highest=np.full(CLUSTER_FIGURES, 100.0),
+        margins=(0.0, 0.0, 0.0, 0.0, 0.0),
+        training={"seed": seed},
+    )
+    return dataclasses.replace(network, **changes)  # type: ignore[arg-type]
+
+
+def policy_with(network: GangNetwork | None) -> Dqn:
+    """The learned policy with the included network for jobs of one GPU, and this one for jobs of several."""
+    policy = Dqn().load()
+    policy.wait_ratio = np.inf
+    assert policy._loaded is not None
+    model = copy.copy(policy._loaded.model)
+    model.gangs = network
+    policy._loaded = policy._loaded._replace(model=model)
+    return policy
+
+
+def preferring(kind: int) -> GangNetwork:
+    """One that gains most by actions of a kind: by the one-hot figure of an action's kind."""
+    first = np.zeros((INPUTS, 2))
+    first[CLUSTER_FIGURES + kind, 0] = 1.0
+    return drawn_network(
+        mean=np.zeros(INPUTS),
+        scale=np.ones(INPUTS),
+        first=first,
+        first_bias=np.zeros(2),
+        second=np.eye(2),
+        second_bias=np.zeros(2),
+        last=np.array([1.0, 0.0, 0.0]),
+        margins=(0.0, 0.5, 0.5, 0.5, 0.5),
+    )
+
+
+def actions_of(seen: Observation) -> GangActions:
+    return GangActionFinder(ONE_SETTING.rule()).find(seen)
+
+
+def test_the_actions_of_a_decision_by_hand() -> None:
+    seen = point(WAITING, NODES)
+    found = actions_of(seen)
+    base = HoldGang().weigh(seen)
+    assert found.kind[0] == BASE
+    assert found.row[0] == base.scores.argmax()
+    assert found.reserve[0] == -1
+    assert found.row[found.kind == HOLDS].tolist() == [HOLD]
+    assert not (found.kind == DROPS).any()
+    assert found.reserve[found.kind == RESERVES].tolist() == [0]
+    starts = found.row[found.kind == STARTS].tolist()
+    assert len(set(starts)) == len(starts) > 0
+    assert found.row[0] not in starts
+
+
+def test_what_is_kept_can_be_dropped() -> None:
+    seen = point(WAITING, NODES, reserved=0)
+    found = actions_of(seen)
+    assert found.reserve[0] == 0
+    assert found.reserve[found.kind == DROPS].tolist() == [-1]
+    assert not (found.kind == RESERVES).any()
+
+
+def test_a_decision_without_jobs_of_several_gpus_is_refused() -> None:
+    with pytest.raises(ValueError, match="several GPUs"):
+        actions_of(dataclasses.replace(point(WAITING, NODES), gangs=None))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_action_can_be_carried_out_and_the_first_is_the_bases(seed: int) -> None:
+    scenario = load_scenario("gangs")
+    rng = np.random.default_rng(seed)
+    jobs = pack_jobs([draw_jobs(scenario, load=1.0, rng=rng, count=60)], scenario.cluster)
+    simulator, base = BatchSimulator(scenario.cluster, jobs), HoldGang()
+    kinds = np.zeros(5, dtype=np.int64)
+    while len(simulator.active):
+        seen = simulator.observe()
+        judgement = base.weigh(seen)
+        acts, reserve = base.choose(seen, judgement), judgement.reserve
+        if seen.gangs is not None and reserve is not None:
+            found = actions_of(seen)
+            assert len(found.kind) <= ACTIONS_AT_MOST
+            assert found.figures.shape == (len(found.kind), ACTION_FIGURES)
+            assert np.isfinite(found.cluster).all()
+            assert np.isfinite(found.figures).all()
+            row = int(found.row[0])
+            gpus = seen.table.gpus[row].tolist() if row != HOLD else [HOLD]
+            assert acts[0, 0] == (seen.table.job[row] if row != HOLD else HOLD)
+            assert [gpu for gpu in acts[0, 1:] if gpu >= 0] == [gpu for gpu in gpus if gpu >= 0]
+            assert found.reserve[0] == reserve[0]
+            chosen = int(rng.integers(len(found.kind)))
+            kinds[found.kind[chosen]] += 1
+            row = int(found.row[chosen])
+            width = seen.table.gpus.shape[1] if len(seen.table.job) else 1
+            acts = np.full((1, 1 + width), HOLD, dtype=np.int64)
+            if row != HOLD:
+                acts[0] = [seen.table.job[row], *seen.table.gpus[row]]
+            reserve[0] = found.reserve[chosen]
+        simulator.act(acts, reserve)
+    assert not simulator.stuck.any()
+    assert np.isfinite(simulator.outcome().end_s).all()
+    assert (kinds > 0).all(), kinds
+
+
+def test_the_network_gives_what_numpy_gives() -> None:
+    found, network = actions_of(point(WAITING, NODES)), drawn_network()
+    count = len(found.kind)
+    shared = np.repeat(found.cluster[None], count, axis=0)
+    x = np.concatenate([shared, found.figures, np.repeat(found.figures[:1], count, axis=0)], axis=1)
+    x = np.clip((x - network.mean) / network.scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+    x = np.maximum(x @ network.first + network.first_bias, 0.0)
+    x = np.maximum(x @ network.second + network.second_bias, 0.0)
+    expected = x @ network.last[:-1] + network.last[-1]
+    gains = network.gains(found)
+    assert gains[0] == 0.0
+    np.testing.assert_allclose(gains[1:], expected[1:], rtol=1e-9, atol=1e-9)
+
+
+def test_text_and_back() -> None:
+    network = drawn_network()
+    there = network_from_text(network.to_text(), "a file")
+    np.testing.assert_array_equal(there.first, network.first.astype(np.float32).astype(np.float64))
+    assert there.margins == network.margins
+    assert there.training == network.training
+    assert network_from_text(there.to_text(), "a file").to_text() == there.to_text()
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "cut", "format", "shape", "margins"])
+def test_a_damaged_network_is_refused_with_the_file_and_the_way_out(damage: str) -> None:
+    text = drawn_network().to_text()
+    said = json.loads(text)
+    if damage == "cut":
+        said["arrays"] = said["arrays"][:80]
+    elif damage == "format":
+        said["format"] = "adlro-gangs/0"
+    elif damage == "margins":
+        said["margins"] = [0.0, float("nan")]
+    wrong = damage if damage in ("", "{}") else json.dumps(said)
+    if damage == "shape":
+        wrong = text.replace("adlro-gangs/1", "adlro-gangs/2")
+    with pytest.raises(InvalidInput, match=r"mine\.onnx.*adlro\.gangs.*train it again"):
+        network_from_text(wrong, "mine.onnx")
+
+
+def test_without_a_network_for_them_hold_gang_decides() -> None:
+    seen = point(WAITING, NODES)
+    judgement = policy_with(None).judge(seen)
+    assert judgement.basis_of(0) is DecisionBasis.OUT_OF_RANGE
+    assert judgement.notes[0] == "a job of several GPUs waits; the network has not learned them"
+    expected = POLICIES["hold_gang"]().judge(seen)
+    np.testing.assert_array_equal(judgement.scores, expected.scores)
+    np.testing.assert_array_equal(judgement.reserve, expected.reserve)
+
+
+def test_outside_the_range_of_its_training_hold_gang_decides() -> None:
+    seen = point(WAITING, NODES)
+    network = dataclasses.replace(preferring(HOLDS), highest=np.zeros(CLUSTER_FIGURES))
+    judgement = policy_with(network).judge(seen)
+    assert judgement.basis_of(0) is DecisionBasis.OUT_OF_RANGE
+    assert "outside the range" in judgement.notes[0]
+    np.testing.assert_array_equal(judgement.scores, POLICIES["hold_gang"]().judge(seen).scores)
+
+
+def test_the_very_figures_of_its_training_are_in_its_range_as_they_come_back_from_a_file() -> None:
+    found = actions_of(point(WAITING, NODES))
+    network = drawn_network(lowest=found.cluster.copy(), highest=found.cluster.copy())
+    assert network.is_in_range(found)
+    assert network_from_text(network.to_text(), "a file").is_in_range(found)
+
+
+def test_where_nothing_would_end_a_hold_the_rules_start_is_taken_and_no_fallback_is_counted() -> None:
+    seen = point(WAITING, NODES, hold_allowed=False)
+    network = dataclasses.replace(preferring(STARTS), highest=np.zeros(CLUSTER_FIGURES))
+    judgement = policy_with(network).judge(seen)
+    assert judgement.basis_of(0) is DecisionBasis.POLICY
+    np.testing.assert_array_equal(judgement.scores, POLICIES["hold_gang"]().judge(seen).scores)
+
+
+def test_an_answer_that_is_no_number_is_left_to_the_rule() -> None:
+    seen = point(WAITING, NODES)
+    network = dataclasses.replace(preferring(STARTS), first=np.full((INPUTS, 2), 1e200), second=np.eye(2) * 1e200)
+    judgement = policy_with(network).judge(seen)
+    assert judgement.basis_of(0) is DecisionBasis.FAILED
+    np.testing.assert_array_equal(judgement.scores, POLICIES["hold_gang"]().judge(seen).scores)
+
+
+def test_of_equal_scores_the_networks_row_starts() -> None:
+    # Two equal jobs: by the rule the first goes; the network prefers another start.
+    twins = [Several(8, 10.0, submit_s=990.0), Several(2, 5.0, submit_s=995.0), Several(2, 5.0, submit_s=995.0)]
+    seen = point(twins, [[0, 0, 20, 20]])
+    policy = policy_with(preferring(STARTS))
+    assert policy.choose(seen, policy.judge(seen))[0].tolist()[:3] == [2, 0, 1]
+
+
+def test_a_decision_has_no_values_of_rows_and_names_the_rules_row() -> None:
+    seen = point(WAITING, NODES)
+    judgement = policy_with(preferring(STARTS)).judge(seen)
+    assert judgement.values is None
+    assert judgement.hold_value is None
+    assert judgement.base == HoldGang().weigh(seen).scores.argmax()
+
+
+@pytest.mark.parametrize("kind", [HOLDS, RESERVES, STARTS])
+def test_the_policy_does_what_the_network_prefers(kind: int) -> None:
+    seen = point(WAITING, NODES)
+    found = actions_of(seen)
+    policy = policy_with(preferring(kind))
+    judgement = policy.judge(seen)
+    place = int(np.flatnonzero(found.kind == kind)[0])
+    row = int(found.row[place])
+    assert judgement.basis_of(0) is DecisionBasis.POLICY
+    assert judgement.reserve is not None
+    assert judgement.reserve[0] == found.reserve[place]
+    act = policy.choose(seen, judgement)[0]
+    assert act[0] == (HOLD if row == HOLD else seen.table.job[row])
+    if row != HOLD:
+        assert [gpu for gpu in act[1:] if gpu >= 0] == [gpu for gpu in seen.table.gpus[row] if gpu >= 0]
+
+
+def test_what_is_within_the_margin_is_the_bases_and_says_so() -> None:
+    seen = point(WAITING, NODES)
+    network = dataclasses.replace(preferring(RESERVES), margins=(0.0, 2.0, 2.0, 2.0, 2.0))
+    judgement = policy_with(network).judge(seen)
+    assert judgement.basis_of(0) is DecisionBasis.MARGIN
+    np.testing.assert_array_equal(judgement.scores, POLICIES["hold_gang"]().judge(seen).scores)
+
+
+def test_one_decision_is_the_same_alone_and_in_a_batch() -> None:
+    scenario = load_scenario("gangs")
+    lists = [draw_jobs(scenario, load=1.0, rng=np.random.default_rng(seed), count=40) for seed in range(4)]
+    simulator = BatchSimulator(scenario.cluster, pack_jobs(lists, scenario.cluster))
+    policy = policy_with(drawn_network(3))
+    decisions = 0
+    while len(simulator.active) and decisions < 60:
+        seen = simulator.observe()
+        judgement = policy.weigh(seen)
+        if judgement.reserve is not None:
+            for n in range(len(seen.time_s)):
+                alone = policy.weigh(seen.of_cluster(n))
+                np.testing.assert_array_equal(judgement.scores[seen.table.rows(n)], alone.scores)
+                if alone.reserve is not None:
+                    assert judgement.reserve[n] == alone.reserve[0]
+        simulator.act(policy.choose(seen, judgement), judgement.reserve)
+        decisions += 1
+    assert decisions > 30

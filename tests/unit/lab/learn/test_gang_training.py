@@ -1,0 +1,187 @@
+"""Training where jobs of several GPUs wait: rollouts are the simulator's own course, worlds and networks repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from adlro.decide.gang_actions import ACTIONS_AT_MOST, GangActionFinder
+from adlro.decide.planes.model import OnnxModel
+from adlro.decide.policies.dqn import SHIPPED, Dqn
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
+from adlro.decide.rollouts.gang_base import gang_base
+from adlro.decide.rollouts.gang_futures import room_for_gangs
+from adlro.errors import InvalidInput
+from adlro.lab.learn.gang_sampling import AskedActions, sample_gangs
+from adlro.lab.learn.gang_states import GangSampling, GangStates, collect_gang_world, load_gang_states, wanted_decisions
+from adlro.lab.learn.gang_training import main, mean_gain, train, with_gangs
+from adlro.lab.learn.gang_worlds import draw_gang_world
+from adlro.lab.learn.sampling import FutureDraws
+from adlro.sim.batch import BatchSimulator
+from adlro.sim.course import JOBS_S
+from adlro.state.cluster_arrays import Hardware
+from adlro.state.job_arrays import JobArrays, pack_jobs
+from adlro.state.observation import HOLD
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
+
+pytestmark = pytest.mark.slow
+
+SMALL = GangSampling(lists=2, jobs=40, share=0.5, other_share=0.2, futures=2, ahead=4)
+
+
+def burst(seed: int) -> JobArrays:
+    """One list whose jobs have all arrived soon, so that a decision's future has no more arrivals."""
+    drawn = draw_jobs(load_scenario("gangs"), load=50.0, rng=np.random.default_rng(seed), count=30)
+    return pack_jobs([drawn], load_scenario("gangs").cluster)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int) -> None:
+    cluster, jobs = load_scenario("gangs").cluster, burst(seed)
+    policy, finder = HoldGang(), GangActionFinder(ONE_SETTING.rule())
+    policy.wait_ratio = np.inf
+
+    def play(skip: int, chosen: int) -> tuple[float, float, int]:
+        """Plays the list, with another action at the decision `skip`: cost from there on, gain of it, its number."""
+        simulator, decision, gain_s, before = BatchSimulator(cluster, jobs), 0, 0.0, 0.0
+        while len(simulator.active):
+            seen = simulator.observe()
+            judgement = policy.weigh(seen)
+            acts, reserve = policy.choose(seen, judgement), judgement.reserve
+            waits, _ = wanted_decisions(seen)
+            if waits[0] and simulator.course.arrived_count[0] == jobs.job_count[0] and reserve is not None:
+                if decision == skip:
+                    found = finder.find(seen)
+                    chosen = chosen % len(found.kind)
+                    width = seen.table.gpus.shape[1]
+                    asked = AskedActions(
+                        size=np.array([len(found.kind)]),
+                        place=np.full((1, ACTIONS_AT_MOST), HOLD),
+                        gpus=np.full((1, ACTIONS_AT_MOST, width), HOLD),
+                        reserve=np.full((1, ACTIONS_AT_MOST), -1),
+                    )
+                    for a, row in enumerate(found.row):
+                        if row != HOLD:
+                            asked.place[0, a], asked.gpus[0, a] = seen.table.job[row], seen.table.gpus[row]
+                        asked.reserve[0, a] = found.reserve[a]
+                    gains, errors = np.zeros((2, 1, ACTIONS_AT_MOST))
+                    hardware = Hardware(*(column[:1] for column in simulator.hardware))
+                    room = room_for_gangs(hardware, jobs.submit_s.shape[1], 3, jobs.widest, 0)
+                    nothing = np.zeros((1, 1, 0), dtype=np.float32)
+                    sample_gangs(
+                        simulator.machines,
+                        jobs,
+                        simulator.course,
+                        simulator.active,
+                        asked,
+                        1.0,
+                        gang_base(ONE_SETTING, room.hardware, room.jobs),
+                        FutureDraws(nothing, nothing, np.zeros((1, 1), dtype=np.float32)),
+                        room,
+                        np.zeros((ACTIONS_AT_MOST, 1)),
+                        gains,
+                        errors,
+                    )
+                    gain_s, before = float(gains[0, chosen]), float(simulator.totals[0, JOBS_S])
+                    acts = np.concatenate([asked.place[:, chosen : chosen + 1], asked.gpus[:, chosen]], axis=1)
+                    reserve[0] = asked.reserve[0, chosen]
+                decision += 1
+            simulator.act(acts, reserve)
+        return float(simulator.totals[0, JOBS_S]) - before, gain_s, chosen
+
+    told = 0
+    for skip in (0, 3, 7, 12):
+        base_s, _, _ = play(skip, 0)
+        for number in range(1, 6):
+            cost_s, gain_s, chosen = play(skip, number)
+            assert gain_s == pytest.approx(base_s - cost_s, abs=1e-6)
+            told += chosen > 0 and abs(gain_s) > 0.0
+    assert told > 5
+
+
+def test_worlds_are_of_many_kinds_and_repeat() -> None:
+    worlds = [draw_gang_world(np.random.default_rng(seed), lists=2, jobs=20) for seed in range(30)]
+    assert len({sum(1 for _ in world.cluster.gpus()) for world in worlds}) > 3
+    assert {size for world in worlds for size in np.unique(world.jobs.gpu_count).tolist()} >= {1, 2, 4, 8}
+    again = draw_gang_world(np.random.default_rng(3), lists=2, jobs=20)
+    for ours, theirs in zip(again.jobs, worlds[3].jobs, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_states_repeat_and_come_back_from_their_file(tmp_path: Path) -> None:
+    first, second = (collect_gang_world(tmp_path / f"{name}.npz", 1, 0, SMALL)[1] for name in "ab")
+    for states in (second, load_gang_states(tmp_path / "a.npz")):
+        for name in GangStates.__dataclass_fields__:
+            np.testing.assert_array_equal(getattr(first, name), getattr(states, name))
+    begins = np.concatenate([[0], np.cumsum(first.count)[:-1]])
+    assert (first.gain[begins] == 0.0).all()
+    assert (first.gain != 0.0).any()
+    assert np.isfinite(first.gain).all()
+
+
+def test_a_network_learns_what_gains() -> None:
+    rng = np.random.default_rng(0)
+    states = collect_like(rng)
+    network = train([states], seed=1, epochs=150, threads=1)
+    again = train([states], seed=1, epochs=150, threads=1)
+    assert network.to_text() == again.to_text()
+    gain, others = mean_gain(network, [collect_like(rng)])
+    assert gain > 0.6  # of the 1.0 that the best action gains in half of the decisions
+    assert 0.3 < others < 0.7
+
+
+def collect_like(rng: np.random.Generator) -> GangStates:
+    """Made-up decisions of two actions; the second gains 2 if its 21st figure is above 0, and loses 2 if not."""
+    from adlro.decide.gang_actions import ACTION_FIGURES, CLUSTER_FIGURES
+
+    count = 3000
+    figures = rng.normal(size=(2 * count, ACTION_FIGURES)).astype(np.float32)
+    kind = np.tile([0, 4], count)
+    gain = np.where(kind == 0, 0.0, np.where(figures[:, 20] > 0.0, 2.0, -2.0)).astype(np.float32)
+    return GangStates(
+        count=np.full(count, 2),
+        kind=kind,
+        cluster=rng.normal(size=(count, CLUSTER_FIGURES)).astype(np.float32),
+        figures=figures,
+        gain=gain,
+        error=np.full(2 * count, 0.1, dtype=np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--worlds", "0"], "--worlds must be at least 1"),
+        (["--epochs", "0"], "--epochs must be at least 1"),
+        (["--onto", "nowhere.onnx"], "no such file"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_collected(tmp_path: Path, arguments: list[str], told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
+        main([str(tmp_path), *arguments])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_makes_a_model_that_keeps_the_network_for_jobs_of_one_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adlro.lab.learn.gang_training.GangSampling", lambda: SMALL)
+    arguments = [str(tmp_path), "--worlds", "10", "--further", "1", "--epochs", "2"]
+    main(arguments)
+    said = capsys.readouterr().out
+    assert said.count("decisions: gain") == 2
+    path = tmp_path / "gangs.onnx"
+    model, shipped = OnnxModel(path), OnnxModel(SHIPPED)
+    assert model.gangs is not None
+    assert model.metadata == shipped.metadata
+    assert Dqn(path).load().version != Dqn().load().version
+    before = path.read_bytes()
+    main(arguments)  # goes on after the last file: nothing is left but the training
+    assert "GPUs backlog" not in capsys.readouterr().out
+    assert path.read_bytes() == before
+    assert with_gangs(before, model.gangs) == before
