@@ -19,6 +19,7 @@ from adlro.cli.evaluate import SETTINGS as EVALUATE_SETTINGS
 from adlro.cli.evaluate import evaluate
 from adlro.cli.fair_share import fair_share
 from adlro.cli.job_command import JobCommand
+from adlro.cli.learn import learn
 from adlro.cli.listing.options import ReadingCommand
 from adlro.cli.logs import logs
 from adlro.cli.nodes import nodes
@@ -125,6 +126,7 @@ app.command(cls=ReadingCommand, rich_help_panel=CLUSTER)(decisions)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(compare)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(evaluate)
 app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(train)
+app.command(rich_help_panel=CLUSTER, context_settings=dict(EVALUATE_SETTINGS))(learn)
 app.command(rich_help_panel=CLUSTER)(quota)
 app.command(rich_help_panel=CLUSTER)(fair_share)
 app.command(rich_help_panel=CLUSTER)(cluster.drain)

@@ -4,6 +4,8 @@ data-dir/lock              held while it runs; contains the pid
 data-dir/up.json           addresses, pids and the page's link, for scripts
 data-dir/log/<name>.log    one for each service, of the last starts as .1, .2, .3
 data-dir/valkey/           the store's append-only file, and its password
+data-dir/checkpoints/      promoted checkpoints of the learned policy (adlro policy promote)
+data-dir/learn/            what adlro learn works with, and its candidate
 data-dir/notify/           messages to webhooks that are not delivered yet, if there are webhooks
 
 Only where it runs programs (`SuitePlan.closed`):
@@ -33,11 +35,11 @@ from adlro.kit.running_suites import LOCK, STATUS, SUITES
 _LOCK_TRIES, _LOCK_AGAIN_S = 5, 0.05
 
 LOCAL_FOLDER = "local"
-LOGS, STORE, SECRETS = "log", "valkey", "secrets"
+LOGS, STORE, SECRETS, CHECKPOINTS, LEARN = "log", "valkey", "secrets", "checkpoints", "learn"
 # Jobs that callers without a token left in the store of a simulated cluster must never become programs.
 CLOSED_STORE = "valkey-local"
 _OURS = (
-    *(LOCK, STATUS, f"{STATUS}.new", SUITES, LOGS, STORE, CLOSED_STORE, SECRETS),
+    *(LOCK, STATUS, f"{STATUS}.new", SUITES, LOGS, STORE, CLOSED_STORE, SECRETS, CHECKPOINTS, LEARN),
     *(notify_directory(closed=closed) for closed in (False, True)),
 )
 """All entries of a data directory, except that of local, in which programs of other users have files."""

@@ -1,8 +1,11 @@
-"""`adlro policy`: the policies with what each is for, and the choice of the acting and the shadow policy."""
+"""`adlro policy`: the policies and what each is for, the choice of the acting and the shadow one, and promotions."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +15,10 @@ from adlro.cli.listing.columns import Column, Listing
 from adlro.cli.listing.options import with_view
 from adlro.cli.listing.view import Format, Reading, View
 from adlro.cli.listing.yaml_text import to_yaml
+from adlro.cli.promotion import Change, folder_of, promoted_now, rolled_back
 from adlro.cli.reading import patience_s
 from adlro.cli.shell import ServerOption, connect, emit_json, plain_table, stdout
+from adlro.errors import Unavailable
 from adlro.records.status import BUILT_IN, OfferedPolicy
 from adlro.terminal import escape
 
@@ -33,6 +38,7 @@ def _role(policy: OfferedPolicy) -> str:
 
 
 _NAMES = ("role", "policy", "advice")
+PROMOTE, ROLLBACK = "promote", "rollback"
 
 POLICIES: Listing[OfferedPolicy] = Listing(
     "policies",
@@ -61,11 +67,20 @@ def policy(
     name: Annotated[
         str,
         typer.Argument(
-            help="The policy to act. Without a name: list the policies.",
+            help=f"The policy to act; {PROMOTE}: put a checkpoint of the learned policy into service; {ROLLBACK}: take "
+            "it back. Without a name: list the policies.",
             show_default=False,
             autocompletion=offered_policies,
         ),
     ] = "",
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help=f"With {PROMOTE}: an ONNX file, or a folder of `adlro learn`.",
+            show_default=False,
+        ),
+    ] = None,
     shadow: Annotated[
         str | None,
         typer.Option(
@@ -78,12 +93,31 @@ def policy(
     long: Annotated[
         bool, typer.Option("--long", "-l", help="Also say what each policy chooses, and what its score means.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help=f"With {PROMOTE}: also a candidate that was judged and not offered.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            metavar="FOLDER",
+            help=f"With {PROMOTE} and {ROLLBACK}: the orchestrator's ADLRO_ORCHESTRATOR_PROMOTED. Default: that of the "
+            "suite at --server, on this machine.",
+            show_default=False,
+            file_okay=False,
+        ),
+    ] = None,
     server: ServerOption = None,
 ) -> None:
     """List the policies and what each is for, or set the acting policy or the shadow policy.
 
-    The setting applies from the next decision on, and after later starts. The policy marked * acts.
+    The setting applies from the next decision on, and after later starts. The policy marked * acts. `promote` and
+    `rollback` change the checkpoint of the learned policy, while it decides or not.
     """
+    _check_promotion(name, source, shadow, folder, force=force)
+    if name in (PROMOTE, ROLLBACK):
+        _change_checkpoint(name, source, folder, server, view.format, force=force)
+        return
     sets = bool(name) or shadow is not None
     if sets and view.every_s is not None:
         raise typer.BadParameter("goes with the list of policies, not with a choice of one", param_hint="--watch")
@@ -92,6 +126,64 @@ def policy(
             _set_policies(client, name, shadow, view.format)
             return
         view.show(lambda: _read(client, view, long=long))
+
+
+def _check_promotion(name: str, source: Path | None, shadow: str | None, folder: Path | None, *, force: bool) -> None:
+    """Refuses what does not go together."""
+    if name == PROMOTE and source is None:
+        raise typer.BadParameter(
+            "name the file to promote: adlro policy promote FILE, or the folder of adlro learn", param_hint="FILE"
+        )
+    if name != PROMOTE and source is not None:
+        raise typer.BadParameter(f"goes with {PROMOTE} only: adlro policy {PROMOTE} FILE", param_hint="FILE")
+    if name != PROMOTE and force:
+        raise typer.BadParameter(f"goes with {PROMOTE} only", param_hint="--force")
+    if name not in (PROMOTE, ROLLBACK) and folder is not None:
+        raise typer.BadParameter(f"goes with {PROMOTE} and {ROLLBACK} only", param_hint="--folder")
+    if name in (PROMOTE, ROLLBACK) and shadow is not None:
+        raise typer.BadParameter(f"does not go with {name}: call adlro policy twice", param_hint="--shadow")
+
+
+def _change_checkpoint(
+    name: str, source: Path | None, given: Path | None, server: str | None, output: Format, *, force: bool
+) -> None:
+    folder = folder_of(server, given)
+    with _client(server, may_be_away=given is not None) as client:
+        if name == PROMOTE:
+            assert source is not None
+            done = promoted_now(client, source, folder, force=force)
+        else:
+            done = rolled_back(client, folder)
+    if output in (Format.JSON, Format.YAML):
+        told = {"version": done.version, "previous_version": done.before, "file": done.file}
+        emit_json(told) if output is Format.JSON else sys.stdout.write(to_yaml(told))
+        return
+    stdout().print(_told(name, done), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _client(server: str | None, *, may_be_away: bool) -> Iterator[Client | None]:
+    """A client whose suite answers; None: none does, and `may_be_away`."""
+    with connect(server) as client:
+        try:
+            client.status()
+        except Unavailable:
+            if not may_be_away:
+                raise
+            yield None
+            return
+        yield client
+
+
+def _told(name: str, done: Change) -> str:
+    """What was done, for people."""
+    if not done.version:
+        what = "is promoted" if name == PROMOTE else "is withdrawn"
+        return f"{escape(done.file)} {what}; no suite answers, so nobody says whether it can be used"
+    if name == ROLLBACK:
+        return f"version {done.version} decides again, in place of {done.before} ({escape(done.file)})"
+    text = f"version {done.version} decides from now on, in place of {done.before or 'the rule'}"
+    return f"{text}; adlro policy {ROLLBACK} takes it back"
 
 
 def _read(client: Client, view: View[OfferedPolicy], *, long: bool) -> Reading[OfferedPolicy]:

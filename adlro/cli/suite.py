@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from adlro.cli.data_dir import CLOSED_STORE, LOGS, SECRETS, STORE, take_lock
+from adlro.cli.data_dir import CHECKPOINTS, CLOSED_STORE, LEARN, LOGS, SECRETS, STORE, take_lock
 from adlro.cli.given_redis import check_redis
 from adlro.cli.notify_process import NOTIFY, NOTIFY_MODULE, notify_address, notify_directory, notify_settings
 from adlro.cli.page import MODULE, PAGE, PORT_OFFSET, page_link, page_problem, page_settings, until_page_serves
@@ -25,6 +25,7 @@ from adlro.errors import AdlroError, Conflict
 from adlro.kit.credentials import OWN_USER_ENV, SERVICE_TOKEN_ENV, TOKEN_ENV
 from adlro.kit.embedded_redis import EmbeddedRedis
 from adlro.kit.private_files import private_opener
+from adlro.kit.promotion import CANDIDATE_FILE
 from adlro.kit.redis import redacted
 from adlro.kit.running_suites import STATUS, forget_suite, note_suite
 
@@ -216,7 +217,7 @@ class Suite:
             await asyncio.to_thread(self._store.stop)
         if self._lock is not None:  # otherwise another suite uses the data directory
             self._plan.data_dir.joinpath(STATUS).unlink(missing_ok=True)
-            if self._secrets is not None and self.addresses:
+            if self.addresses:
                 forget_suite(self.server, self._plan.data_dir)
             self._lock.close()
             self._lock = None
@@ -275,12 +276,12 @@ class Suite:
             ) from None
 
     def _note(self) -> None:
-        """Lets this user's commands find the token by the suite's address."""
-        if self._secrets is None:
-            return
+        """Lets this user's commands find the data directory, and the token in it, by the suite's address."""
         try:
             note_suite(self.server, self._plan.data_dir)
         except (OSError, RuntimeError, Conflict) as error:
+            if self._secrets is None:
+                return  # `adlro policy promote` and others ask for the directory then
             self._notify(
                 f"commands can't find their token by themselves ({error}); set ADLRO_TOKEN_FILE="
                 f"{self._secrets.token_file} for them"
@@ -375,6 +376,8 @@ class Suite:
             "ADLRO_INGEST_CLUSTER_ADDRESS": self.addresses[ServiceName.CLUSTER],
             "ADLRO_ORCHESTRATOR_CLUSTER_ADDRESS": self.addresses[ServiceName.CLUSTER],
             "ADLRO_ORCHESTRATOR_DECOMPOSE_ADDRESS": self.addresses[ServiceName.DECOMPOSE],
+            "ADLRO_ORCHESTRATOR_PROMOTED": str(self._plan.data_dir.absolute() / CHECKPOINTS),
+            "ADLRO_ORCHESTRATOR_CANDIDATE": str(self._plan.data_dir.absolute() / LEARN / CANDIDATE_FILE),
         }
 
     async def _keep(self, service: ServiceProcess, address: str) -> None:

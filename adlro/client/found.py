@@ -23,7 +23,7 @@ def found_credentials(endpoints: Endpoints) -> Credentials:
     if shown.token:
         return shown
     suite = running_suite(endpoints.ingest)
-    if suite is None:
+    if suite is None or not suite.token_file:
         return shown
     try:
         token = read_token(suite.token_file, TOKEN_ENV)

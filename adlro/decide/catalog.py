@@ -13,6 +13,7 @@ from adlro.decide.own_policy import Own, own_policy
 from adlro.decide.own_source import package_names, source_of_file, source_of_package
 from adlro.decide.policies import POLICIES, Policy
 from adlro.decide.policies.base import Judgement
+from adlro.decide.policies.dqn_candidate import DqnCandidate
 from adlro.decide.rollouts.policy import DqnLookahead
 from adlro.errors import InvalidInput, Unsupported
 from adlro.records.status import BUILT_IN
@@ -43,15 +44,18 @@ class Catalog:
     Attributes:
         own: those of packages and files, by name.
         broken: those that can't be used.
+        candidate: the learned policy's candidate can be selected, too.
     """
 
     own: dict[str, type[Own]] = field(default_factory=dict)
     broken: tuple[Broken, ...] = ()
+    candidate: bool = False
 
     @property
     def kinds(self) -> dict[str, type[Policy]]:
         """All policies by name, ADLRO's first."""
-        return {**built_in(), **self.own}
+        candidate: dict[str, type[Policy]] = {DqnCandidate.name: DqnCandidate} if self.candidate else {}
+        return {**built_in(), **candidate, **self.own}
 
     def source_of(self, name: str) -> str:
         """Where a policy comes from, for people."""
@@ -97,12 +101,13 @@ def built_in() -> dict[str, type[Policy]]:
     return {**POLICIES, DqnLookahead.name: DqnLookahead}
 
 
-def catalog(files: Sequence[str] = (), packages: Sequence[str] | None = None) -> Catalog:
+def catalog(files: Sequence[str] = (), packages: Sequence[str] | None = None, *, candidate: bool = False) -> Catalog:
     """The policies of ADLRO, of packages and of files; runs the code of the latter two.
 
     Args:
         files: each as PATH:CLASS.
         packages: names of policies of installed packages; None: all.
+        candidate: with the learned policy's candidate.
     """
     own: dict[str, type[Own]] = {}
     broken = []
@@ -119,7 +124,7 @@ def catalog(files: Sequence[str] = (), packages: Sequence[str] | None = None) ->
             broken.append(Broken(named, text, error.message))
         else:
             own[found.name] = found
-    return Catalog(own, tuple(broken))
+    return Catalog(own, tuple(broken), candidate)
 
 
 def of_files(files: Sequence[str]) -> dict[str, type[Own]]:

@@ -1,4 +1,4 @@
-"""This user's running suites, by their address, and the token that belongs to each. Touches files.
+"""This user's running suites, by their address, and the token that belongs to each, if any. Touches files.
 
     <default data directory>/suites/<port>.json    names the data directory of the suite at that port of 127.0.0.1
     <data directory>/up.json                       its addresses, and the file of its token
@@ -34,7 +34,7 @@ class RunningSuite:
 
     Attributes:
         addresses: of its services, `host:port`.
-        token_file: file with a token for its services.
+        token_file: file with a token for its services; empty: they take calls without one.
         data_dir: its data directory.
         page: the link of its live page; empty: it has none.
     """
@@ -77,7 +77,7 @@ def forget_suite(server: str, data_dir: Path) -> None:
 
 
 def running_suite(server: str) -> RunningSuite | None:
-    """The suite at an address, if it runs as this user and has a token for him.
+    """The suite at an address, if it runs as this user; of one that asks for a token, if the token is his.
 
     Args:
         server: `host:port` of ingest; only 127.0.0.1 is looked for: at another name of this machine another user may
@@ -90,7 +90,9 @@ def running_suite(server: str) -> RunningSuite | None:
         data_dir = Path(str(_read(_note(server))["data_dir"]))
         status = _read(data_dir / STATUS)
         addresses, token_file = status["addresses"], str(status["token_file"])
-        if status["server"] != server or not isinstance(addresses, dict) or _own(Path(token_file)) is None:
+        if status["server"] != server or not isinstance(addresses, dict):
+            return None
+        if token_file and _own(Path(token_file)) is None:
             return None
     except (KeyError, OSError, RuntimeError):  # no note; or no home directory
         return None

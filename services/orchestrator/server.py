@@ -117,6 +117,8 @@ class OrchestratorServer(pb_grpc.OrchestratorServiceServicer):
                 policy=settings.policy,
                 shadow=settings.shadow_policy,
                 checkpoint=Path(settings.checkpoint) if settings.checkpoint else None,
+                promoted=Path(settings.promoted) if settings.promoted else None,
+                candidate=Path(settings.candidate) if settings.candidate else None,
                 deadline_s=settings.decision_deadline_s,
                 wait_ratio=settings.wait_ratio,
                 precedence=parse_precedence(settings.precedence),

@@ -28,6 +28,14 @@ class OrchestratorSettings(ServiceSettings):
     """[Policies of your own](own_policy.md): `PATH:CLASS`, several with commas; their code runs in the orchestrator."""
     checkpoint: str = ""
     """The learned policy's ONNX file, or a folder whose newest file is used; empty: the shipped one."""
+    promoted: str = ""
+    """The folder into which [`adlro policy promote`](own_learning.md) puts checkpoints: its newest file goes before
+    `checkpoint`; empty: none is looked for. `adlro up` sets it to a folder of its data directory.
+    """
+    candidate: str = ""
+    """The candidate's ONNX file ([adlro learn](own_learning.md)), for the shadow policy `dqn_candidate`; it need not be
+    there; empty: none is looked for. `adlro up` sets it to that in its data directory.
+    """
     decision_deadline_s: float = Field(default=0.05, gt=0, le=60)
     """Time limit of a learned decision up to 16,384 pairs of job and GPU; in proportion above."""
     wait_ratio: float | None = Field(default=None, ge=0, le=1e9)

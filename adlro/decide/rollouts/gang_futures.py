@@ -149,12 +149,31 @@ def gang_cost(
     gpus: Ints,
     reserve: int,
     base: GangBase,
+    first: int,
+    price_per_s: float,
     now: int,
     played_on: int,
 ) -> float:
-    """The cost of an action at the decision in row `now` of the room, which stays; row `played_on` is simulated."""
+    """The cost of an action at the decision in row `now` of the room, which stays; row `played_on` is simulated.
+
+    Args:
+        room: with the decision.
+        job, gpus, reserve, base: as for `play_gang`.
+        first: the jobs before this number run already.
+        price_per_s: what a second of waiting costs more, for each second that the job has waited: half of it times the
+            square of each wait is added to the completion times. A sum of completion times alone does not tell a long
+            wait of one job from short ones of many.
+        now, played_on: rows of the room.
+    """
     fork.copy_machines(room.machines, now, room.machines, played_on)
     fork.copy_course(room.jobs, room.course, now, room.course, played_on)
-    return play_gang(
+    cost = play_gang(
         room.hardware, room.machines, room.jobs, room.changes, room.course, played_on, job, gpus, reserve, base
     )
+    if price_per_s > 0.0 and cost < np.inf:
+        squares = 0.0
+        for each in range(first, room.jobs.job_count[0]):
+            wait_s = room.course.job_start_s[played_on, each] - room.jobs.submit_s[0, each]
+            squares += wait_s * wait_s
+        cost += 0.5 * price_per_s * squares
+    return cost

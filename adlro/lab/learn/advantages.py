@@ -26,7 +26,7 @@ from adlro.decide.rollouts.futures import room_to_imagine
 from adlro.decide.rollouts.rule import base_policy
 from adlro.errors import InvalidInput
 from adlro.lab.learn.sampling import FutureDraws, Sampled, base_actions, sample
-from adlro.lab.learn.worlds import World, draw_world
+from adlro.lab.learn.worlds import DrawWorld, World, draw_world
 from adlro.numeric.draws import standard_exponentials, standard_normal
 from adlro.numeric.exact import exp
 from adlro.sim import kernel
@@ -337,11 +337,11 @@ def _perturbed(rng: np.random.Generator) -> HoldGreedySettings:
 
 
 def collect_world(
-    path: Path, seed: int, number: int, sampling: Sampling, act: Act | None = None
+    path: Path, seed: int, number: int, sampling: Sampling, act: Act | None = None, draw: DrawWorld = draw_world
 ) -> tuple[World, States]:
     """Creates a world's file."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-    world = draw_world(rng, lists=sampling.lists, jobs=sampling.jobs)
+    world = draw(rng, lists=sampling.lists, jobs=sampling.jobs)
     states = collect(world, rng, sampling, act)
     path.parent.mkdir(parents=True, exist_ok=True)
     states.save(path)

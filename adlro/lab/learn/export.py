@@ -170,7 +170,7 @@ def load_network(path: Path) -> tuple[PairNetwork, ModelMetadata]:
         InvalidInput: no such file, not a network's, or of other planes than this code's.
     """
     try:
-        return _of_onnx(path) if path.suffix == ".onnx" else _of_torch(path)
+        return network_of(path.read_bytes(), str(path)) if path.suffix == ".onnx" else _of_torch(path)
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", field="network") from error
     except InvalidInput:
@@ -187,9 +187,16 @@ def _of_torch(path: Path) -> tuple[PairNetwork, ModelMetadata]:
     return network, metadata
 
 
-def _of_onnx(path: Path) -> tuple[PairNetwork, ModelMetadata]:
-    stated = {each.key: each.value for each in onnx.load_model_from_string(path.read_bytes()).metadata_props}
-    metadata = metadata_from_json(stated.get(KEY, "{}"), str(path))
+def network_of(content: bytes, source: str = "the checkpoint") -> tuple[PairNetwork, ModelMetadata]:
+    """The network of a served model's content.
+
+    Raises:
+        InvalidInput: its weights do not stand beside its graph, or it is of other planes than this code's.
+    """
+    stated = {each.key: each.value for each in onnx.load_model_from_string(content).metadata_props}
+    metadata = metadata_from_json(stated.get(KEY, "{}"), source)
+    if WEIGHTS_KEY not in stated:
+        raise InvalidInput(f"{source} has no weights beside its graph: it can't be trained further", field="network")
     weights = {name: torch.from_numpy(value) for name, value in weights_from_text(stated[WEIGHTS_KEY]).items()}
     sizes = NetworkSettings(
         channels=len(weights["job_in.weight"]),

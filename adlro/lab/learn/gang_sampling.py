@@ -25,12 +25,14 @@ class AskedActions(NamedTuple):
         place: (S, A) place in the queue of the job that starts, or HOLD.
         gpus: (S, A, W) its GPUs, then -1.
         reserve: (S, A) place in the queue of the job that GPUs are kept free for, or -1.
+        price_per_s: (S,) what a second of waiting costs more, for each second of it (`gang_futures.gang_cost`).
     """
 
     size: Ints
     place: Ints
     gpus: Ints
     reserve: Ints
+    price_per_s: Floats
 
 
 @compiled
@@ -49,6 +51,8 @@ def sample_gangs(
     error_s: Floats,
 ) -> None:
     """Fills the gains of actions of clusters at decisions: seconds of completion time saved against the base's.
+
+    With a price of waits, what is saved of that counts as well.
 
     Args:
         clusters: (S,).
@@ -85,6 +89,8 @@ def sample_gangs(
                     asked.gpus[s, a],
                     reserve + running if reserve >= 0 else reserve,
                     base,
+                    running,
+                    asked.price_per_s[s],
                     now,
                     played_on,
                 )

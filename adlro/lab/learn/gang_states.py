@@ -22,7 +22,7 @@ from adlro.decide.rollouts.gang_futures import room_for_gangs
 from adlro.lab.learn.gang_sampling import AskedActions, sample_gangs
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.sampling import FutureDraws
-from adlro.lab.learn.worlds import World
+from adlro.lab.learn.worlds import DrawWorld, World
 from adlro.numeric.draws import standard_exponentials
 from adlro.sim.batch import BatchSimulator
 from adlro.state.cluster_arrays import Hardware
@@ -44,6 +44,8 @@ class GangSampling:
         ahead: arrivals in each future.
         random_share: share of these decisions that continue with a random action.
         improved_share: share that continue with the action of the highest gain, if that exceeds two standard errors.
+        wait_price: a second of waiting counts 1 + `wait_price` x the job's wait so far in units of the decision's
+            typical duration. Without it the widest jobs wait twice as long where durations are guessed badly.
     """
 
     lists: int = 24
@@ -54,6 +56,7 @@ class GangSampling:
     ahead: int = 20
     random_share: float = 0.1
     improved_share: float = 0.5
+    wait_price: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def collect_gangs(
             chosen = {n: 0 if act is None else act(actions) for n, actions in found.items()}
             at = np.flatnonzero(sampled)
             if len(at):
-                asked = _asked(seen, [(int(n), found[int(n)]) for n in at])
+                asked = _asked(seen, [(int(n), found[int(n)]) for n in at], sampling.wait_price)
                 gain, error = np.zeros((2, len(at), ACTIONS_AT_MOST))
                 shape = (len(at), sampling.futures, sampling.ahead)
                 draws = FutureDraws(
@@ -193,13 +196,14 @@ def collect_gangs(
     )
 
 
-def _asked(seen: Observation, found: list[tuple[int, GangActions]]) -> AskedActions:
+def _asked(seen: Observation, found: list[tuple[int, GangActions]], wait_price: float) -> AskedActions:
     width, size = seen.table.gpus.shape[1], len(found)
     asked = AskedActions(
         size=np.array([len(actions.row) for _, actions in found]),
         place=np.full((size, ACTIONS_AT_MOST), HOLD),
         gpus=np.full((size, ACTIONS_AT_MOST, width), HOLD),
         reserve=np.full((size, ACTIONS_AT_MOST), -1),
+        price_per_s=np.array([wait_price / actions.scale_s for _, actions in found]),
     )
     for s, (n, actions) in enumerate(found):
         first = int(seen.table.first[n, 0])
@@ -239,11 +243,16 @@ def _put(seen: Observation, n: int, actions: GangActions, number: int, acts: Int
 
 
 def collect_gang_world(
-    path: Path, seed: int, number: int, sampling: GangSampling, act: ActGangs | None = None
+    path: Path,
+    seed: int,
+    number: int,
+    sampling: GangSampling,
+    act: ActGangs | None = None,
+    draw: DrawWorld = draw_gang_world,
 ) -> tuple[World, GangStates]:
     """Creates a world's file."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-    world = draw_gang_world(rng, lists=sampling.lists, jobs=sampling.jobs)
+    world = draw(rng, lists=sampling.lists, jobs=sampling.jobs)
     states = collect_gangs(world, rng, sampling, act)
     states.save(path)
     return world, states

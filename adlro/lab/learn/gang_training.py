@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +30,16 @@ from adlro.decide.policies.dqn import SHIPPED
 from adlro.errors import InvalidInput
 from adlro.lab.learn.export import write_whole
 from adlro.lab.learn.gang_states import ActGangs, GangSampling, GangStates, collect_gang_world, load_gang_states
+from adlro.lab.learn.gang_worlds import draw_gang_world
+from adlro.lab.learn.worlds import DrawWorld
 
 GAIN_AT_MOST = 4.0
 SPREAD = 2.0
 """Of gains that the figures do not tell apart, in units of the decision's typical duration: a weight is the inverse of
 its square plus that of the gain's own standard error."""
 HIDDEN, HIDDEN2 = 96, 64
+RATE, RATE_FROM_WEIGHTS = 2e-3, 5e-4
+"""Highest learning rate, and that of a training with initial weights."""
 BATCH = 4096
 MARGINS = (0.0, 0.3, 0.3, 0.3, 0.3)
 HELD_OUT_EVERY = 10
@@ -53,7 +57,9 @@ def inputs_of(states: GangStates) -> _Float32s:
     return found
 
 
-def train(states: Sequence[GangStates], *, seed: int, epochs: int, threads: int = 2) -> GangNetwork:
+def train(
+    states: Sequence[GangStates], *, seed: int, epochs: int, threads: int = 2, start: GangNetwork | None = None
+) -> GangNetwork:
     """A network trained on states.
 
     Args:
@@ -61,6 +67,7 @@ def train(states: Sequence[GangStates], *, seed: int, epochs: int, threads: int 
         seed: of the weights and the order.
         epochs: passes over all actions.
         threads: of torch.
+        start: whose weights the training begins with, at a lower learning rate; what is in its range stays in range.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
@@ -69,16 +76,23 @@ def train(states: Sequence[GangStates], *, seed: int, epochs: int, threads: int 
     gain = np.concatenate([each.gain for each in states])
     error = np.concatenate([each.error for each in states])
     others = np.flatnonzero(np.concatenate([each.kind for each in states]) != BASE)
-    mean, scale = inputs.mean(axis=0, dtype=np.float64), inputs.std(axis=0, dtype=np.float64) + 1e-3
+    if start is None:
+        mean, scale = inputs.mean(axis=0, dtype=np.float64), inputs.std(axis=0, dtype=np.float64) + 1e-3
+    else:
+        mean, scale = start.mean, start.scale
     x = torch.from_numpy(((inputs - mean) / scale).clip(-MOST_DEVIATIONS, MOST_DEVIATIONS).astype(np.float32))
     y = torch.from_numpy(gain.clip(-GAIN_AT_MOST, GAIN_AT_MOST).astype(np.float32))
     squares = np.square(error.astype(np.float64))
     weight = torch.from_numpy((1.0 / (SPREAD * SPREAD + squares)).astype(np.float32))
-    layers = torch.nn.Linear(INPUTS, HIDDEN), torch.nn.Linear(HIDDEN, HIDDEN2), torch.nn.Linear(HIDDEN2, 1)
+    hidden, hidden2 = (HIDDEN, HIDDEN2) if start is None else (len(start.first_bias), len(start.second_bias))
+    layers = torch.nn.Linear(INPUTS, hidden), torch.nn.Linear(hidden, hidden2), torch.nn.Linear(hidden2, 1)
     network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=1e-3)
+    if start is not None:
+        _take_weights(network, start)
+    rate = RATE if start is None else RATE_FROM_WEIGHTS
+    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-3)
     steps = epochs * (-(-len(others) // BATCH))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=max(steps, 2))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=max(steps, 2))
     for _ in range(epochs):
         order = rng.permutation(others)
         for begin in range(0, len(order), BATCH):
@@ -90,6 +104,9 @@ def train(states: Sequence[GangStates], *, seed: int, epochs: int, threads: int 
             optimizer.step()
             schedule.step()
     cluster = np.concatenate([each.cluster for each in states]).astype(np.float64)
+    lowest, highest = cluster.min(axis=0), cluster.max(axis=0)
+    if start is not None:
+        lowest, highest = np.minimum(lowest, start.lowest), np.maximum(highest, start.highest)
     numbers = [np.ascontiguousarray(each.detach().numpy().T, dtype=np.float64) for each in network.parameters()]
     return GangNetwork(
         mean=mean.astype(np.float32).astype(np.float64),
@@ -99,11 +116,19 @@ def train(states: Sequence[GangStates], *, seed: int, epochs: int, threads: int 
         second=numbers[2],
         second_bias=numbers[3],
         last=np.concatenate([numbers[4][:, 0], numbers[5]]),
-        lowest=cluster.min(axis=0),
-        highest=cluster.max(axis=0),
-        margins=MARGINS,
+        lowest=lowest,
+        highest=highest,
+        margins=MARGINS if start is None else start.margins,
         training={"seed": seed, "epochs": epochs, "states": int(sum(len(each.count) for each in states))},
     )
+
+
+def _take_weights(network: torch.nn.Sequential, start: GangNetwork) -> None:
+    """Sets the layers' weights to those of another network of the same sizes."""
+    arrays = (start.first, start.first_bias, start.second, start.second_bias, start.last[:-1, None], start.last[-1:])
+    with torch.no_grad():
+        for weight, array in zip(network.parameters(), arrays, strict=True):
+            weight.copy_(torch.from_numpy(np.ascontiguousarray(array.T)))
 
 
 def mean_gain(network: GangNetwork, states: Sequence[GangStates]) -> tuple[float, float]:
@@ -142,6 +167,63 @@ def with_gangs(model: bytes, network: GangNetwork) -> bytes:
     return content
 
 
+class GangTraining:
+    """The states of worlds in files, and networks of them.
+
+    Args:
+        folder: of the files; what is there is not made again.
+        seed: of worlds and networks.
+        epochs: of a training.
+        say: called with a line of progress.
+        draw: draws the worlds.
+        start: whose weights each training begins with; None: new ones.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        epochs: int,
+        say: Callable[[str], None],
+        draw: DrawWorld = draw_gang_world,
+        start: GangNetwork | None = None,
+    ) -> None:
+        self._folder, self._seed, self._epochs = folder, seed, epochs
+        self._say, self._draw, self._start = say, draw, start
+
+    def collect(self, first: int, count: int, act: ActGangs | None) -> list[Path]:
+        """The files of `count` worlds from number `first` on, in which `act` decides; None: `hold_gang`."""
+        found = []
+        for number in range(first, first + count):
+            path = self._folder / f"{number:05d}.npz"
+            if not path.exists():
+                world, states = collect_gang_world(path, self._seed, number, GangSampling(), act, self._draw)
+                self._say(f"{number}: {world.text}: {len(states.count)} decisions")
+            found.append(path)
+        return found
+
+    def learn(self, paths: Sequence[Path]) -> GangNetwork:
+        """A network of some worlds; one in ten is held out.
+
+        Raises:
+            InvalidInput: no decision was sampled in them.
+        """
+        held = [path for place, path in enumerate(paths) if place % HELD_OUT_EVERY == HELD_OUT_EVERY - 1]
+        states = [load_gang_states(path) for path in paths if path not in held]
+        if not any(len(each.count) for each in states):
+            raise InvalidInput("worlds: no decision of these worlds was sampled; more worlds have some", field="worlds")
+        network = train(states, seed=self._seed, epochs=self._epochs, start=self._start)
+        gain, others = mean_gain(network, [load_gang_states(path) for path in held])
+        decisions = sum(len(each.count) for each in states)
+        self._say(f"{decisions} decisions: gain {gain:.4f} a decision held out, {100 * others:.1f} % differ")
+        return network
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,34 +240,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not asked.onto.is_file():
         raise InvalidInput(f"--onto: {asked.onto}: no such file; leave it out for the shipped model", field="onto")
 
-    def collect(first: int, count: int, seed: int, act: ActGangs | None) -> list[Path]:
-        found = []
-        for number in range(first, first + count):
-            path = asked.folder / "states" / f"{number:05d}.npz"
-            if not path.exists():
-                world, states = collect_gang_world(path, seed, number, GangSampling(), act)
-                sys.stdout.write(f"{number}: {world.text}: {len(states.count)} decisions\n")
-                sys.stdout.flush()
-            found.append(path)
-        return found
-
-    def learn(paths: Sequence[Path]) -> GangNetwork:
-        held = [path for place, path in enumerate(paths) if place % HELD_OUT_EVERY == HELD_OUT_EVERY - 1]
-        states = [load_gang_states(path) for path in paths if path not in held]
-        if not any(len(each.count) for each in states):
-            raise InvalidInput("no decision of these worlds was sampled; more --worlds have some", field="worlds")
-        network = train(states, seed=asked.seed, epochs=asked.epochs)
-        gain, others = mean_gain(network, [load_gang_states(path) for path in held])
-        decisions = sum(len(each.count) for each in states)
-        sys.stdout.write(f"{decisions} decisions: gain {gain:.4f} a decision held out, {100 * others:.1f} % differ\n")
-        sys.stdout.flush()
-        return network
-
-    paths = collect(0, asked.worlds, asked.seed, None)
-    network = learn(paths)
+    training = GangTraining(asked.folder / "states", asked.seed, asked.epochs, _say)
+    paths = training.collect(0, asked.worlds, None)
+    network = training.learn(paths)
     if asked.further:
-        paths += collect(FIRST_OF_FURTHER, asked.further, asked.seed, act_of(network))
-        network = learn(paths)
+        paths += training.collect(FIRST_OF_FURTHER, asked.further, act_of(network))
+        network = training.learn(paths)
     out = asked.folder / "gangs.onnx"
     write_whole(out, with_gangs(asked.onto.read_bytes(), network))
     sys.stdout.write(f"{out}\n")

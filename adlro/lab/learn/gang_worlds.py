@@ -40,6 +40,12 @@ def draw_gang_world(rng: np.random.Generator, *, lists: int, jobs: int) -> World
     raise InvalidInput(f"none of {_TRIES} clusters drawn could hold all of the jobs drawn for it")
 
 
+def sized(lists: int, jobs: int, gpus: int) -> tuple[int, int]:
+    """Numbers of lists, and of jobs a list, for a cluster: fewer and longer ones above 16 GPUs."""
+    longer = math.sqrt(max(gpus / 16.0, 1.0))
+    return max(round(lists / (longer * longer * longer)), 2), round(jobs * longer)
+
+
 def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
     load = LOWEST_LOAD + (HIGHEST_LOAD - LOWEST_LOAD) * rng.random()
     scenario = load_scenario(str(rng.choice(_SCENARIOS, p=_SHARES)))
@@ -55,8 +61,7 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
     if rng.random() < 0.25:
         speedup = exp_array(log(WIDEST_SPEEDUP) * rng.random(len(speedup)))
     gpus = sum(1 for _ in cluster.gpus())
-    longer = math.sqrt(max(gpus / 16.0, 1.0))
-    its_jobs, its_lists = round(jobs * longer), max(round(lists / (longer * longer * longer)), 2)
+    its_lists, its_jobs = sized(lists, jobs, gpus)
     backlog = int(its_jobs * 0.5 * rng.random()) if rng.random() < 0.15 else 0
     early = 0.4 * rng.random() if rng.random() < 0.08 else 0.0
     return world_of(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -49,6 +50,13 @@ class World:
     mean_gap_s: float
     load: float
     runtime: str
+
+
+class DrawWorld(Protocol):
+    """Draws a world, and lists of jobs for it: `draw_world` and its like."""
+
+    def __call__(self, rng: np.random.Generator, *, lists: int, jobs: int) -> World:
+        """Draws a world with so many lists, of so many jobs each."""
 
 
 def draw_world(rng: np.random.Generator, *, lists: int, jobs: int) -> World:

@@ -1,7 +1,8 @@
 """The learned policy's checkpoint: found, read, and replaced while decisions continue. Knows files, no gRPC.
 
 A new checkpoint is a new file at the path, or in the folder, where the newest valid one is used; it must be renamed
-into its place, so that it is complete. A separate process tries it out, then a thread reads it; the next decision uses
+into its place, so that it is complete. The newest valid one that was promoted (`adlro policy promote`) goes before all
+of these. A separate process tries it out, then a thread reads it; the next decision uses
 it. An invalid checkpoint is refused, logged and counted, and the previous one stays. No content of a file delays later
 ones, or the end of this process.
 """
@@ -14,7 +15,7 @@ import functools
 import hashlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -62,9 +63,11 @@ class Checkpoint:
         path: a file, or a folder of `.onnx` files; None: the checkpoint that ADLRO includes.
         log: a structlog logger.
         on_read: called after each read, with whether the checkpoint is used.
+        promoted: the folder of the promoted ones, which need not be there; None: none are looked for.
+        expected: without any file there is a warning.
 
     Attributes:
-        path: the file or folder that is searched.
+        path: the file or folder that is searched where nothing is promoted.
         policy: the policy of the newest valid checkpoint.
         problem: why there is none, or why the newest was refused; empty: the newest is in use.
         loaded, refused: numbers of checkpoints.
@@ -75,13 +78,18 @@ class Checkpoint:
         path: Path | None,
         log: structlog.typing.FilteringBoundLogger,
         on_read: Callable[[bool], None] = lambda _: None,
+        promoted: Path | None = None,
+        *,
+        expected: bool = True,
     ) -> None:
         self.path = SHIPPED if path is None else path
+        self._promoted = promoted
         self.problem = "its checkpoint is not read yet"
         self.policy: Dqn = _Without(self)
         self.loaded = 0
         self.refused = 0
         self._log = log
+        self._expected = expected
         self._on_read = on_read
         self._serving: _Seen | None = None
         self._refused: set[_Seen] = set()
@@ -92,7 +100,8 @@ class Checkpoint:
         """Reads the newest checkpoint that was not refused before; True if it replaces the previous one."""
         found, missing = [], f"there is no checkpoint {self.path}"
         try:
-            found = await self._worker.run(functools.partial(_newest_first, self.path), READ_LIMIT_S)
+            places = [self.path] if self._promoted is None else [self._promoted, self.path]
+            found = await self._worker.run(functools.partial(_in_order, places), READ_LIMIT_S)
             self._refused &= set(found)
         except (OSError, LateError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
@@ -101,7 +110,8 @@ class Checkpoint:
             # The checkpoint in use stays, as it would if the new one were damaged.
             if self.problem != missing:
                 self.problem = missing
-                self._log.warning("no checkpoint of the learned policy", problem=missing, **self._serves())
+                log = self._log.warning if self._expected else self._log.debug
+                log("no checkpoint of the learned policy", problem=missing, **self._serves())
             return False
         if found[0] == self._serving:
             self.problem = ""
@@ -197,6 +207,15 @@ class _Without(Dqn):
 
     def _now_loaded(self) -> NoReturn:
         raise Unsupported(self._why.problem, field="checkpoint", reason=CHECKPOINT_MISSING)
+
+
+def _in_order(paths: Sequence[Path]) -> list[_Seen]:
+    """The checkpoint files at some paths: those of the first path first, of each the newest first.
+
+    Raises:
+        OSError: a path can't be read.
+    """
+    return [file for path in paths for file in _newest_first(path)]
 
 
 def _newest_first(path: Path) -> list[_Seen]:

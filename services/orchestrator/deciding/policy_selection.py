@@ -16,7 +16,9 @@ import structlog
 from adlro.decide.catalog import Absent, catalog
 from adlro.decide.policies import DEFAULT_POLICY, Policy
 from adlro.decide.policies.dqn import Dqn
+from adlro.decide.policies.dqn_candidate import DqnCandidate
 from adlro.decide.rollouts.policy import DqnLookahead
+from adlro.errors import InvalidInput
 from adlro.records.precedence import Precedence
 from adlro.records.status import OfferedPolicy
 from adlro.services.orchestrator.deciding.acting import Acting
@@ -37,6 +39,8 @@ class Choices:
         policy: the acting policy at the start; empty: the one last selected, or the default.
         shadow: the shadow policy at the start; empty: the one last selected, or none.
         checkpoint: the learned policy's checkpoint, a file or a folder; None: the one that ADLRO includes.
+        promoted: the folder of promoted checkpoints, which go before that one; None: none are looked for.
+        candidate: a candidate's file, which need not be there: for the shadow; None: there is none.
         deadline_s: deadline of the learned policy's decisions.
         wait_ratio: the limit's ratio for every policy (policies/bounded_wait.py), 0 for none; None: each policy's own.
         files: policies of files, each as PATH:CLASS.
@@ -46,6 +50,8 @@ class Choices:
     policy: str = ""
     shadow: str = ""
     checkpoint: Path | None = None
+    promoted: Path | None = None
+    candidate: Path | None = None
     deadline_s: float = 0.05
     wait_ratio: float | None = None
     files: tuple[str, ...] = ()
@@ -68,6 +74,7 @@ class PolicySelection:
     Attributes:
         acting: the state with the acting policy.
         checkpoint: the learned policy's checkpoint.
+        candidate: the candidate for it; None: none is looked for.
         catalog: the policies that can be selected.
 
     Raises:
@@ -82,13 +89,15 @@ class PolicySelection:
         metrics: OrchestratorMetrics,
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
-        self.checkpoint = Checkpoint(choices.checkpoint, log, metrics.count_checkpoint)
+        self.checkpoint = Checkpoint(choices.checkpoint, log, metrics.count_checkpoint, choices.promoted)
+        self.candidate = None if choices.candidate is None else Checkpoint(choices.candidate, log, expected=False)
         self._redis = redis
         self._wait_ratio, self._precedence = choices.wait_ratio, choices.precedence
         self._first_policy, self._first_shadow = choices.policy, choices.shadow
-        self.catalog = catalog(choices.files)
+        self.catalog = catalog(choices.files, candidate=self.candidate is not None)
         for each in self.catalog.broken:
             log.warning("a policy can't be used", policy=each.name, problem=each.problem)
+        _refuse_candidate(choices.policy)
         for name in filter(None, (choices.policy, choices.shadow)):
             if not self.catalog.broken:
                 self.catalog.kind(name)
@@ -118,20 +127,27 @@ class PolicySelection:
     @property
     def offered(self) -> list[OfferedPolicy]:
         """The policies that can be selected."""
-        learned = self.checkpoint
-        usable = [
-            OfferedPolicy(
-                name=name,
-                description=policy.description,
-                acting=name == self.acting.policy.name,
-                shadow=name == self.shadow,
-                version=learned.policy.version if issubclass(policy, Dqn) else str(policy.version),
-                problem=learned.problem if issubclass(policy, Dqn) else "",
-                advice=policy.advice,
-                source=self.catalog.source_of(name),
+        usable = []
+        for name, policy in self.catalog.kinds.items():
+            learned = self._checkpoint_of(policy)
+            version, problem = str(policy.version), ""
+            if learned is not None:
+                version, problem = learned.policy.version, learned.problem
+            shadow = name == self.shadow
+            if policy is DqnCandidate and not version and not shadow:
+                continue  # there is none
+            usable.append(
+                OfferedPolicy(
+                    name=name,
+                    description=policy.description,
+                    acting=name == self.acting.policy.name,
+                    shadow=shadow,
+                    version=version,
+                    problem=problem,
+                    advice=policy.advice,
+                    source=self.catalog.source_of(name),
+                )
             )
-            for name, policy in self.catalog.kinds.items()
-        ]
         broken = [
             OfferedPolicy(name=each.name, description="", acting=False, problem=each.problem, source=each.source)
             for each in self.catalog.broken
@@ -152,11 +168,19 @@ class PolicySelection:
         policy: Policy
         if kind is Dqn:
             policy = learned
+        elif kind is DqnCandidate and self.candidate is not None:
+            policy = DqnCandidate.of(self.candidate.policy)
         elif issubclass(kind, DqnLookahead):
             policy = kind.of(learned, before)
         else:
             policy = kind()
         return self._with_rules(policy)
+
+    def _checkpoint_of(self, kind: type[Policy]) -> Checkpoint | None:
+        """The checkpoint that a kind of policies decides by; None: by none."""
+        if kind is DqnCandidate:
+            return self.candidate
+        return self.checkpoint if issubclass(kind, Dqn) else None
 
     def _made_or_absent(self, name: str, before: Policy | None = None) -> Policy:
         """The policy of a name that may no longer be there."""
@@ -190,8 +214,9 @@ class PolicySelection:
         """Selects another acting policy; returns the previous one.
 
         Raises:
-            InvalidInput: unknown policy.
+            InvalidInput: unknown policy, or the candidate, which is for the shadow.
         """
+        _refuse_candidate(name)
         self.catalog.kind(name)
         await self._redis.set(POLICY, name)
         # Created only now: a checkpoint may have appeared meanwhile.
@@ -218,16 +243,30 @@ class PolicySelection:
             await self.checkpoint.pause()
 
     async def look_for_checkpoint(self) -> None:
-        """Loads the newest checkpoint: the next decision uses it."""
-        if await self.checkpoint.look():
+        """Loads the newest checkpoint, and the candidate: the next decision uses them."""
+        for each in (self.checkpoint, self.candidate):
+            if each is None or not await each.look():
+                continue
             acting, shadow = self.acting.policy, self.acting.shadow.policy
-            if isinstance(acting, Dqn):
+            if self._checkpoint_of(type(acting)) is each:
                 self.acting.policy = self.make(acting.name, acting)
-            if isinstance(shadow, Dqn):
+            if shadow is not None and self._checkpoint_of(type(shadow)) is each:
                 self.acting.shadow.set(self.make(shadow.name, shadow))
 
     def close(self) -> None:
         """Ends the threads."""
         self.checkpoint.close()
+        if self.candidate is not None:
+            self.candidate.close()
         self.acting.guard.close()
         self.acting.shadow.close()
+
+
+def _refuse_candidate(name: str) -> None:
+    """Raises InvalidInput if a candidate is to act."""
+    if name == DqnCandidate.name:
+        raise InvalidInput(
+            f"policy: {name} runs in the shadow only (adlro policy --shadow {name}); adlro policy promote lets the "
+            "candidate act, as dqn",
+            field="policy",
+        )

@@ -40,8 +40,9 @@ def burst(seed: int) -> JobArrays:
     return pack_jobs([drawn], load_scenario("gangs").cluster)
 
 
+@pytest.mark.parametrize("price_per_s", [0.0, 0.003])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int) -> None:
+def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int, price_per_s: float) -> None:
     cluster, jobs = load_scenario("gangs").cluster, burst(seed)
     policy, finder = HoldGang(), GangActionFinder(ONE_SETTING.rule())
     policy.wait_ratio = np.inf
@@ -64,6 +65,7 @@ def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int) -> Non
                         place=np.full((1, ACTIONS_AT_MOST), HOLD),
                         gpus=np.full((1, ACTIONS_AT_MOST, width), HOLD),
                         reserve=np.full((1, ACTIONS_AT_MOST), -1),
+                        price_per_s=np.array([price_per_s]),
                     )
                     for a, row in enumerate(found.row):
                         if row != HOLD:
@@ -92,7 +94,9 @@ def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int) -> Non
                     reserve[0] = asked.reserve[0, chosen]
                 decision += 1
             simulator.act(acts, reserve)
-        return float(simulator.totals[0, JOBS_S]) - before, gain_s, chosen
+        waits_s = simulator.outcome().start_s - jobs.submit_s
+        cost = float(simulator.totals[0, JOBS_S]) + 0.5 * price_per_s * float(np.square(waits_s).sum())
+        return cost - before, gain_s, chosen
 
     told = 0
     for skip in (0, 3, 7, 12):

@@ -1,0 +1,160 @@
+"""What the learned policy gains by learning from a cluster's own past: `adlro learn` on the first part of a trace.
+
+    python -m benchmarks.own_past run FOLDER --trace FILE --cluster NAME [--load 0.9] [--worlds 40] [--seed 1]
+                                             [--teacher FILE] [--parts-of 512]
+    python -m benchmarks.own_past show FOLDER...
+
+1. A candidate learns from the first third of the trace's jobs, as `adlro learn --jobs` does; with --teacher from the
+   first third of another trace's instead, which is how a candidate comes to lose.
+2. The next jobs, two ninths of the trace, judge it, as there.
+3. The rest of the trace, which neither has seen, is cut into parts of consecutive jobs; each is a list of its own, and
+   runs under the candidate, offered or not, under the shipped checkpoint and under the rules.
+
+Runtimes are what had ended by then tells (`--runtime group`). `show` prints Markdown: changes of means over the parts
+with 95 % bootstrap intervals over the parts (paired).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adlro.decide.policies.dqn import SHIPPED
+from adlro.lab.candidates.document import verdict_lines
+from adlro.lab.candidates.learning import Plan, learn
+from adlro.lab.candidates.making import Making
+from adlro.lab.candidates.past import Past
+from adlro.lab.candidates.reading import ListRequest, past_of_file
+from adlro.lab.compare.replaying import Rules, policy_of, replay
+from adlro.lab.evaluate.resampling import change_of_means
+from adlro.state.observation import Floats
+from benchmarks.measuring import machine
+from benchmarks.paper_claims import markdown
+
+RULES = ("hold_gang", "drain_gang", "hold_greedy_fixed")
+JUDGED = 2 / 9
+FIGURES = ("mean JCT", "p95 JCT", "longest wait")
+
+
+def run(asked: argparse.Namespace) -> None:
+    """Learns, judges, and evaluates."""
+    folder: Path = asked.folder
+    past = past_of_file(ListRequest(asked.trace, asked.cluster, asked.load))
+    first = len(past) // 3
+    judged = round(len(past) * JUDGED)
+    plan = Plan(Making(asked.worlds, asked.epochs, asked.seed), judged_share=judged / (first + judged))
+    begin_s = time.monotonic()
+    seen = past.part(0, first + judged)
+    if asked.teacher is not None:
+        teacher = past_of_file(ListRequest(asked.teacher, asked.cluster, asked.load))
+        seen = _joined(teacher.part(0, len(teacher) // 3), past.part(first, first + judged))
+        plan = Plan(plan.making, judged_share=judged / len(seen))
+    _, document = learn(seen, SHIPPED, plan, folder, lambda text: print(text, flush=True))
+    learned_s = time.monotonic() - begin_s
+    print("\n".join(verdict_lines(document)), flush=True)
+    rest = past.part(first + judged, len(past))
+    parts = [rest.part(at, at + asked.parts_of) for at in range(0, len(rest) - asked.parts_of + 1, asked.parts_of)]
+    policies = {"candidate": ("dqn", folder / "candidate.onnx"), "shipped": ("dqn", SHIPPED)} | {
+        rule: (rule, None) for rule in RULES
+    }
+    found = {}
+    for name, (kind, checkpoint) in policies.items():
+        if name == "hold_greedy_fixed" and past.gang_share:
+            continue  # starts no job of several GPUs before its turn: no rival there
+        found[name] = np.array([_figures(part, kind, checkpoint) for part in parts])
+        print(f"{name}: {found[name][:, 0].mean():.4g} s", flush=True)
+    np.savez(folder / "rest.npz", **found)  # type: ignore[arg-type]
+    about = {
+        **machine(),
+        "trace": asked.trace.name,
+        "teacher": asked.teacher.name if asked.teacher else "",
+        "cluster": asked.cluster,
+        "load": asked.load,
+        "seed": asked.seed,
+        "parts_of": asked.parts_of,
+        "learned_s": learned_s,
+    }
+    (folder / "about.json").write_text(json.dumps({**about, "verdict": document}))
+
+
+def _joined(one: Past, other: Past) -> Past:
+    """Two pasts of one cluster, one after the other."""
+    shift_s = one.jobs.submit_s[0, -1] + 1.0
+    fields: dict[str, Any] = {}
+    for name, mine, others in zip(one.jobs._fields, one.jobs, other.jobs, strict=True):
+        if name == "job_count":
+            fields[name] = np.add(mine, others)
+        else:
+            fields[name] = np.concatenate([mine, np.add(others, shift_s) if name == "submit_s" else others], axis=1)
+    measured = np.concatenate([one.measured, other.measured])
+    return Past(one.cluster, type(one.jobs)(**fields), measured, other.sources, other.rules, other.notes)
+
+
+def _figures(part: Past, kind: str, checkpoint: Path | None) -> tuple[float, float, float, float]:
+    found = replay(part.cluster, part.jobs, policy_of(kind, Rules(checkpoint=checkpoint)), Rules(), part.pairs)
+    jct_s, wait_s = found.end_s - part.jobs.submit_s[0], found.start_s - part.jobs.submit_s[0]
+    return float(jct_s.mean()), float(np.percentile(jct_s, 95)), float(wait_s.max()), found.fallback_ratio
+
+
+def show(folders: Sequence[Path]) -> str:
+    """The table."""
+    rows = []
+    for folder in folders:
+        about = json.loads((folder / "about.json").read_text())
+        verdict = about["verdict"]
+        with np.load(folder / "rest.npz") as file:
+            found = {name: file[name] for name in file.files}
+        ours = found.pop("candidate")
+        taught = f", taught by {about['teacher']}" if about["teacher"] else ""
+        for name, theirs in found.items():
+            rows.append(
+                [
+                    f"{about['trace']}{taught}, {about['cluster']} {about['load']}, seed {about['seed']}",
+                    "offered" if verdict["offered"] else "refused",
+                    str(len(ours)),
+                    f"{ours[:, 0].mean():.4g}",
+                    name,
+                    *(_change(ours[:, column], theirs[:, column]) for column in range(len(FIGURES))),
+                    f"{100.0 * np.nan_to_num(ours[:, 3]).mean():.2f}",
+                ]
+            )
+    heads = ["past", "verdict", "parts", "mean JCT, s", "against", *FIGURES, "fallback, %"]
+    return markdown(heads, rows)
+
+
+def _change(ours: Floats, theirs: Floats) -> str:
+    change, low, high = (100.0 * each for each in change_of_means(ours, theirs))
+    return f"{change:+.1f} % ({low:+.1f} .. {high:+.1f})"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    runs = commands.add_parser("run")
+    runs.add_argument("folder", type=Path)
+    runs.add_argument("--trace", type=Path, required=True)
+    runs.add_argument("--cluster", required=True)
+    runs.add_argument("--load", type=float, default=0.9)
+    runs.add_argument("--teacher", type=Path)
+    runs.add_argument("--worlds", type=int, default=Making.worlds)
+    runs.add_argument("--epochs", type=int, default=Making.epochs)
+    runs.add_argument("--seed", type=int, default=Making.seed)
+    runs.add_argument("--parts-of", type=int, default=512)
+    shows = commands.add_parser("show")
+    shows.add_argument("folder", type=Path, nargs="+")
+    asked = parser.parse_args(arguments)
+    if asked.what == "show":
+        print(show(asked.folder))
+        return
+    run(asked)
+
+
+if __name__ == "__main__":
+    main()

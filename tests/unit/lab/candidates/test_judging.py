@@ -1,0 +1,100 @@
+"""The verdict: what is offered, what is not, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adlro.decide.policies.dqn import SHIPPED
+from adlro.errors import InvalidInput
+from adlro.lab.candidates.document import verdict_document, verdict_lines
+from adlro.lab.candidates.judging import LEAST_JOBS, Change, _reasons, judge, parts_of
+from adlro.lab.candidates.learning import Plan
+from adlro.lab.candidates.making import Making
+from tests.networks import network, put
+from tests.unit.lab.candidates.pasts import past
+
+GAIN = Change("in use", 0.95, (0.93, 0.97), 0.96, (0.9, 1.0), 1.0, 0.96)
+OVER_RULE = dataclasses.replace(GAIN, against="hold_gang")
+
+
+@pytest.mark.parametrize(
+    ("in_use", "rule", "told"),
+    [
+        (GAIN, OVER_RULE, []),
+        (dataclasses.replace(GAIN, mean_jct_interval=(0.9, 1.001)), OVER_RULE, ["not certainly below"]),
+        (GAIN, dataclasses.replace(OVER_RULE, mean_jct=1.01), ["+1.0 % against hold_gang"]),
+        (dataclasses.replace(GAIN, p95_jct=1.03), OVER_RULE, ["95th percentile is +3.0 %"]),
+        (dataclasses.replace(GAIN, longest_wait=1.2), OVER_RULE, ["longest wait is +20.0 %"]),
+        (dataclasses.replace(GAIN, whole_mean_jct=1.06), OVER_RULE, ["in one piece, is +6.0 %"]),
+        (
+            dataclasses.replace(GAIN, p95_jct=1.03, longest_wait=1.2),
+            dataclasses.replace(OVER_RULE, mean_jct=1.01),
+            ["against hold_gang", "95th percentile", "longest wait"],
+        ),
+    ],
+)
+def test_each_limit_has_its_reason(in_use: Change, rule: Change, told: list[str]) -> None:
+    reasons = _reasons((in_use, rule))
+    assert len(reasons) == len(told)
+    for reason, part in zip(reasons, told, strict=True):
+        assert part in reason
+
+
+def test_parts_are_consecutive_and_hold_as_many_jobs_each() -> None:
+    whole = past(LEAST_JOBS + 13)
+    parts = parts_of(whole)
+    assert {len(part) for part in parts} == {len(parts[0])}
+    durations = np.concatenate([part.jobs.duration_s[0] for part in parts])
+    np.testing.assert_array_equal(durations, whole.jobs.duration_s[0, len(whole) - len(durations) :])
+    uncounted = dataclasses.replace(whole, measured=np.arange(len(whole)) > 200)
+    assert 0 < len(parts_of(uncounted)) < len(parts)
+
+
+def test_the_checkpoint_in_use_is_not_better_than_itself(tmp_path: Path) -> None:
+    judged = past(LEAST_JOBS, "paper")
+    same = put(tmp_path / "same.onnx", SHIPPED.read_bytes())
+    verdict = judge(judged, same, SHIPPED)
+    assert not verdict.offered
+    assert "not certainly below" in verdict.reasons[0]
+    assert verdict.changes[0].mean_jct == 1.0
+    assert verdict.changes[0].mean_jct_interval == (1.0, 1.0)
+    assert [each.name for each in verdict.played] == ["candidate", "in use", "hold_greedy_fixed"]
+
+
+def test_a_candidate_that_would_have_lost_is_not_offered_and_the_document_says_why(tmp_path: Path) -> None:
+    judged = past(LEAST_JOBS, "paper")
+    longest_first = put(tmp_path / "bad.onnx", network({"duration": 1.0}))
+    verdict = judge(judged, longest_first, SHIPPED)
+    assert not verdict.offered
+    assert verdict.changes[0].mean_jct_interval[0] > 1.0
+    document = verdict_document(verdict, judged, judged, Making(), "bad.onnx")
+    text = "\n".join(verdict_lines(document))
+    assert "not offered" in text
+    assert document["reasons"][0].replace("[", "\\[") in text
+    assert document["judged_by"]["parts"] == 8
+
+
+def test_too_few_jobs_are_told_with_the_way_out() -> None:
+    with pytest.raises(InvalidInput, match=r"120 finished jobs to judge, and 400 are needed.*--judged-share"):
+        Plan(judged_share=0.2).split(past(600))
+    before, judged = Plan(judged_share=0.5).split(past(LEAST_JOBS * 2))
+    assert (len(before), len(judged)) == (LEAST_JOBS, LEAST_JOBS)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Plan(judged_share=0.99), "judged_share"),
+        (lambda: Making(worlds=1), "worlds"),
+        (lambda: Making(epochs=0), "epochs"),
+        (lambda: Making(seed=-1), "seed"),
+    ],
+)
+def test_wrong_values_name_their_field(make: object, named: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{named}: must be") as caught:
+        make()  # type: ignore[operator]
+    assert caught.value.field == named
