@@ -1,11 +1,13 @@
 """The learned policy where jobs have several GPUs, against `hold_gang` and other rules, on the same job lists.
 
     python -m benchmarks.learned_gangs run FOLDER [--lists N] [--cells NAME,...] [--checkpoint FILE] [--rules R,...]
+                                          [--seed N]
     python -m benchmarks.learned_gangs show FOLDER
 
 A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5. `run` evaluates each policy in each cell
 that the folder does not hold yet. Lists are those of `adlro evaluate --seed 21`, which neither the training nor the
-choice of margins draws; larger clusters have fewer lists. All policies have the same limit on waits.
+choice of margins and prices draws (that had --seed 31); larger clusters have fewer lists. All policies have the same
+limit on waits.
 
 `show` prints Markdown: changes of means over lists with 95 % bootstrap intervals over the lists (paired), and which
 shares of the learned policy's decisions were its base's, were made by the limit on waits, and by the fallback.
@@ -47,7 +49,9 @@ CELLS = (
 RESULTS = (("mean_jct_s", "mean JCT"), ("p95_jct_s", "p95 JCT"), ("max_wait_s", "longest wait"))
 
 
-def run_cell(cell: str, folder: Path, lists: int, rules: Sequence[str], checkpoint: Path | None) -> None:
+def run_cell(
+    cell: str, folder: Path, lists: int, rules: Sequence[str], checkpoint: Path | None, seed: int = SEED
+) -> None:
     """Evaluates what the folder does not hold yet."""
     scenario, load, *runtime = cell.split(":")
     request = {"scenarios": (scenario,), "loads": (float(load),)} | ({"runtime": ":".join(runtime)} if runtime else {})
@@ -58,7 +62,7 @@ def run_cell(cell: str, folder: Path, lists: int, rules: Sequence[str], checkpoi
         own: dict[str, Policy] = {"own_dqn": Dqn(checkpoint)} if name == "dqn" else {}
         chosen = {"own": own} if own else {"policies": (name,)}
         count, begin_s = min(lists, FEWER.get(scenario, lists)), time.process_time()
-        asked = Request(**chosen, **request, lists=count, seed=SEED, wait_ratio=DEFAULT_RATIO)  # type: ignore[arg-type]
+        asked = Request(**chosen, **request, lists=count, seed=seed, wait_ratio=DEFAULT_RATIO)  # type: ignore[arg-type]
         found = evaluate(asked, processes=1, time_decisions=False).figures["own_dqn" if own else name, 0]
         np.savez(path, metrics=found.metrics, basis_counts=found.basis_counts)
         mean_s = float(found.metrics[:, METRICS.index("mean_jct_s")].mean())
@@ -115,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lists", type=int, default=LISTS)
     parser.add_argument("--cells", default=",".join(CELLS))
     parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--rules", default="", help="further policies to compare with")
     asked = parser.parse_args(arguments)
     if asked.what == "show":
@@ -125,9 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for cell in cells:
         if not re.fullmatch(r"\w+:\d+(\.\d+)?(:.+)?", cell):
             parser.error(f"--cells: '{cell}' is not SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:group")
-    (asked.folder / "machine.json").write_text(json.dumps({**machine(), "cells": cells}))
+    (asked.folder / "machine.json").write_text(json.dumps({**machine(), "cells": cells, "seed": asked.seed}))
     for cell in cells:
-        run_cell(cell, asked.folder, asked.lists, [name for name in asked.rules.split(",") if name], asked.checkpoint)
+        rules = [name for name in asked.rules.split(",") if name]
+        run_cell(cell, asked.folder, asked.lists, rules, asked.checkpoint, asked.seed)
 
 
 if __name__ == "__main__":

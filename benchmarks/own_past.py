@@ -53,7 +53,7 @@ def run(asked: argparse.Namespace) -> None:
     seen = past.part(0, first + judged)
     if asked.teacher is not None:
         teacher = past_of_file(ListRequest(asked.teacher, asked.cluster, asked.load))
-        seen = _joined(teacher.part(0, len(teacher) // 3), past.part(first, first + judged))
+        seen = joined(teacher.part(0, len(teacher) // 3), past.part(first, first + judged))
         plan = Plan(plan.making, judged_share=judged / len(seen))
     _, document = learn(seen, SHIPPED, plan, folder, lambda text: print(text, flush=True))
     learned_s = time.monotonic() - begin_s
@@ -83,7 +83,7 @@ def run(asked: argparse.Namespace) -> None:
     (folder / "about.json").write_text(json.dumps({**about, "verdict": document}))
 
 
-def _joined(one: Past, other: Past) -> Past:
+def joined(one: Past, other: Past) -> Past:
     """Two pasts of one cluster, one after the other."""
     shift_s = one.jobs.submit_s[0, -1] + 1.0
     fields: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.rollouts.futures import Imagination, copy_job, set_decision
+from adlro.decide.rollouts.futures import Imagination, copy_job, price_of_waits, set_decision
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.gang_rule import hold_gang
 from adlro.numeric.compiled import compiled, compiled_part
@@ -160,9 +160,7 @@ def gang_cost(
         room: with the decision.
         job, gpus, reserve, base: as for `play_gang`.
         first: the jobs before this number run already.
-        price_per_s: what a second of waiting costs more, for each second that the job has waited: half of it times the
-            square of each wait is added to the completion times. A sum of completion times alone does not tell a long
-            wait of one job from short ones of many.
+        price_per_s: as for `price_of_waits`, which is added.
         now, played_on: rows of the room.
     """
     fork.copy_machines(room.machines, now, room.machines, played_on)
@@ -170,10 +168,4 @@ def gang_cost(
     cost = play_gang(
         room.hardware, room.machines, room.jobs, room.changes, room.course, played_on, job, gpus, reserve, base
     )
-    if price_per_s > 0.0 and cost < np.inf:
-        squares = 0.0
-        for each in range(first, room.jobs.job_count[0]):
-            wait_s = room.course.job_start_s[played_on, each] - room.jobs.submit_s[0, each]
-            squares += wait_s * wait_s
-        cost += 0.5 * price_per_s * squares
-    return cost
+    return cost + price_of_waits(room, first, price_per_s, played_on) if cost < np.inf else cost

@@ -6,6 +6,7 @@ jobs of several GPUs where there are any. The other one, and what a network has 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,14 @@ from adlro.decide.planes.model import OnnxModel
 from adlro.errors import InvalidInput
 from adlro.lab.candidates.past import Past
 from adlro.lab.candidates.worlds import PastWorlds
+from adlro.lab.learn.gang_states import GangSampling
 
 MOST_GANGS_BESIDE = 0.05
 """Above that share of jobs with several GPUs, decisions in which none of them waits or runs are rare."""
+
+
+USUAL_GANG_SHARE = 0.3
+"""Of the worlds for which the sampling was made; where fewer jobs have several GPUs, more of their decisions count."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +68,28 @@ def make_candidate(past: Past, content: bytes, making: Making, folder: Path, say
         from adlro.lab.learn.export import network_of, to_onnx
         from adlro.lab.learn.pair_refit import PairRefit
 
-        worlds = PastWorlds(past, one_gpu=True)
-        refit = PairRefit(folder / "one_gpu", making.seed, making.epochs, say, worlds, network_of(content))
+        of_one = PastWorlds(past, one_gpu=True)
+        refit = PairRefit(folder / "one_gpu", making.seed, making.epochs, say, of_one, network_of(content))
         refit.collect(making.worlds)
         content = to_onnx(*refit.learn())
         if gangs is not None:
             content = with_gangs(content, gangs)
     if past.gang_share > 0.0:
-        training = GangTraining(folder / "gangs", making.seed, making.epochs, say, PastWorlds(past), gangs)
+        worlds = PastWorlds(past)
+        training = GangTraining(
+            folder / "gangs", making.seed, making.epochs, say, worlds, gangs, _sampling(past.gang_share)
+        )
         under_rule = making.worlds if gangs is None else making.worlds // 2
         paths = training.collect(0, under_rule, None)
         paths += training.collect(under_rule, making.worlds - under_rule, None if gangs is None else act_of(gangs))
         content = with_gangs(content, training.learn(paths))
     return content
+
+
+def _sampling(gang_share: float) -> GangSampling:
+    """The sampling for such a share of jobs with several GPUs: about as many decisions as usual."""
+    usual = GangSampling()
+    times = min(max(USUAL_GANG_SHARE / gang_share, 1.0), 6.0)
+    return dataclasses.replace(
+        usual, share=min(times * usual.share, 1.0), other_share=min(times * usual.other_share, 1.0)
+    )

@@ -32,7 +32,7 @@ ActGangs = Callable[[GangActions], int]
 """Chooses the number of an action."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GangSampling:
     """The size of the sampling.
 

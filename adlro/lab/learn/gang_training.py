@@ -1,7 +1,7 @@
 """Trains the network for decisions where jobs of several GPUs count. torch.
 
     python -m adlro.lab.learn.gang_training FOLDER [--onto MODEL.onnx] [--worlds N] [--further N] [--seed N]
-                                            [--epochs N]
+                                            [--epochs N] [--wait-price P]
 
 1. N worlds under `hold_gang` (adlro/lab/learn/gang_states.py), a file each; a run continues after the last file.
 2. A network is trained on them, and decides in the further worlds.
@@ -15,6 +15,7 @@ One in ten worlds is held out, for the curve. Margins come from adlro/lab/learn/
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,12 +33,14 @@ from adlro.lab.learn.export import write_whole
 from adlro.lab.learn.gang_states import ActGangs, GangSampling, GangStates, collect_gang_world, load_gang_states
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.worlds import DrawWorld
+from adlro.state.observation import Floats
 
 GAIN_AT_MOST = 4.0
 SPREAD = 2.0
 """Of gains that the figures do not tell apart, in units of the decision's typical duration: a weight is the inverse of
 its square plus that of the gain's own standard error."""
 HIDDEN, HIDDEN2 = 96, 64
+MARGIN_TIMES = (1.0, 2.0, 4.0)
 RATE, RATE_FROM_WEIGHTS = 2e-3, 5e-4
 """Highest learning rate, and that of a training with initial weights."""
 BATCH = 4096
@@ -58,7 +61,13 @@ def inputs_of(states: GangStates) -> _Float32s:
 
 
 def train(
-    states: Sequence[GangStates], *, seed: int, epochs: int, threads: int = 2, start: GangNetwork | None = None
+    states: Sequence[GangStates],
+    *,
+    seed: int,
+    epochs: int,
+    threads: int = 2,
+    start: GangNetwork | None = None,
+    held_out: Sequence[GangStates] = (),
 ) -> GangNetwork:
     """A network trained on states.
 
@@ -68,6 +77,8 @@ def train(
         epochs: passes over all actions.
         threads: of torch.
         start: whose weights the training begins with, at a lower learning rate; what is in its range stays in range.
+        held_out: with a start, states of other worlds: of the start and the network after each epoch, each with several
+            margins, the one that gains most there is the result. None: the network after the last epoch.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
@@ -93,7 +104,10 @@ def train(
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-3)
     steps = epochs * (-(-len(others) // BATCH))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=max(steps, 2))
-    for _ in range(epochs):
+    cluster = np.concatenate([each.cluster for each in states]).astype(np.float64)
+    facts = {"seed": seed, "epochs": epochs, "states": int(sum(len(each.count) for each in states))}
+    best, most = start, -np.inf if start is None or not held_out else mean_gain(start, held_out)[0]
+    for epoch in range(epochs):
         order = rng.permutation(others)
         for begin in range(0, len(order), BATCH):
             at = torch.from_numpy(order[begin : begin + BATCH])
@@ -103,7 +117,37 @@ def train(
             loss.backward()
             optimizer.step()
             schedule.step()
-    cluster = np.concatenate([each.cluster for each in states]).astype(np.float64)
+        if start is None or not held_out:
+            continue
+        now = _network_of(network, mean, scale, cluster, start, facts | {"epochs": epoch + 1})
+        for times in MARGIN_TIMES:
+            tried = dataclasses.replace(now, margins=tuple(times * each for each in start.margins))
+            gain_held = mean_gain(tried, held_out)[0]
+            if gain_held > most:
+                best, most = tried, gain_held
+    if start is None or not held_out:
+        return _network_of(network, mean, scale, cluster, start, facts)
+    assert best is not None
+    return best
+
+
+def _network_of(
+    network: torch.nn.Sequential,
+    mean: Floats,
+    scale: Floats,
+    cluster: Floats,
+    start: GangNetwork | None,
+    facts: dict[str, int],
+) -> GangNetwork:
+    """The layers for service.
+
+    Args:
+        network: the layers.
+        mean, scale: of the inputs.
+        cluster: (S, CLUSTER_FIGURES) the cluster's figures in the training.
+        start: whose range and margins stay; None: the training's alone.
+        facts: about the training.
+    """
     lowest, highest = cluster.min(axis=0), cluster.max(axis=0)
     if start is not None:
         lowest, highest = np.minimum(lowest, start.lowest), np.maximum(highest, start.highest)
@@ -119,7 +163,7 @@ def train(
         lowest=lowest,
         highest=highest,
         margins=MARGINS if start is None else start.margins,
-        training={"seed": seed, "epochs": epochs, "states": int(sum(len(each.count) for each in states))},
+        training=facts,
     )
 
 
@@ -177,6 +221,7 @@ class GangTraining:
         say: called with a line of progress.
         draw: draws the worlds.
         start: whose weights each training begins with; None: new ones.
+        sampling: the size of the sampling; None: the usual one.
     """
 
     def __init__(
@@ -187,9 +232,11 @@ class GangTraining:
         say: Callable[[str], None],
         draw: DrawWorld = draw_gang_world,
         start: GangNetwork | None = None,
+        sampling: GangSampling | None = None,
     ) -> None:
         self._folder, self._seed, self._epochs = folder, seed, epochs
         self._say, self._draw, self._start = say, draw, start
+        self._sampling = GangSampling() if sampling is None else sampling
 
     def collect(self, first: int, count: int, act: ActGangs | None) -> list[Path]:
         """The files of `count` worlds from number `first` on, in which `act` decides; None: `hold_gang`."""
@@ -197,7 +244,7 @@ class GangTraining:
         for number in range(first, first + count):
             path = self._folder / f"{number:05d}.npz"
             if not path.exists():
-                world, states = collect_gang_world(path, self._seed, number, GangSampling(), act, self._draw)
+                world, states = collect_gang_world(path, self._seed, number, self._sampling, act, self._draw)
                 self._say(f"{number}: {world.text}: {len(states.count)} decisions")
             found.append(path)
         return found
@@ -212,8 +259,9 @@ class GangTraining:
         states = [load_gang_states(path) for path in paths if path not in held]
         if not any(len(each.count) for each in states):
             raise InvalidInput("worlds: no decision of these worlds was sampled; more worlds have some", field="worlds")
-        network = train(states, seed=self._seed, epochs=self._epochs, start=self._start)
-        gain, others = mean_gain(network, [load_gang_states(path) for path in held])
+        of_others = [load_gang_states(path) for path in held]
+        network = train(states, seed=self._seed, epochs=self._epochs, start=self._start, held_out=of_others)
+        gain, others = mean_gain(network, of_others)
         decisions = sum(len(each.count) for each in states)
         self._say(f"{decisions} decisions: gain {gain:.4f} a decision held out, {100 * others:.1f} % differ")
         return network
@@ -233,6 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--further", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--wait-price", type=float, default=GangSampling.wait_price)
     asked = parser.parse_args(arguments)
     for name, least in (("worlds", 1), ("further", 0), ("seed", 0), ("epochs", 1)):
         if getattr(asked, name) < least:
@@ -240,7 +289,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not asked.onto.is_file():
         raise InvalidInput(f"--onto: {asked.onto}: no such file; leave it out for the shipped model", field="onto")
 
-    training = GangTraining(asked.folder / "states", asked.seed, asked.epochs, _say)
+    if not 0.0 <= asked.wait_price <= 100.0:
+        raise InvalidInput(f"--wait-price must be from 0 to 100, not {asked.wait_price:g}", field="wait_price")
+    sampling = GangSampling(wait_price=asked.wait_price)
+    training = GangTraining(asked.folder / "states", asked.seed, asked.epochs, _say, sampling=sampling)
     paths = training.collect(0, asked.worlds, None)
     network = training.learn(paths)
     if asked.further:

@@ -1,4 +1,4 @@
-"""A learning from the past to the verdict: which network learns, what stays, and how it goes on after an interruption."""
+"""A learning from the past to the verdict: which network learns, what stays, how it goes on after an interruption."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ pytest.importorskip("torch")
 from adlro.decide.planes.model import OnnxModel
 from adlro.decide.policies.dqn import SHIPPED, Dqn
 from adlro.errors import Conflict
+from adlro.lab.candidates import making
 from adlro.lab.candidates.judging import LEAST_JOBS
 from adlro.lab.candidates.learning import Plan, clear, learn, publish
 from adlro.lab.candidates.making import Making, make_candidate
-from adlro.lab.learn import advantages, gang_training, pair_refit
+from adlro.lab.learn import advantages, pair_refit
 from adlro.lab.learn.gang_states import GangSampling
 from tests.unit.lab.candidates.pasts import past
 
@@ -27,9 +28,7 @@ SMALL = Making(worlds=2, epochs=1)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        gang_training, "GangSampling", lambda: GangSampling(lists=2, jobs=40, share=0.4, futures=2, ahead=4)
-    )
+    monkeypatch.setattr(making, "_sampling", lambda _: GangSampling(lists=2, jobs=40, share=0.4, futures=2, ahead=4))
     monkeypatch.setattr(
         pair_refit, "Sampling", lambda: advantages.Sampling(lists=4, jobs=40, share=0.5, futures=2, ahead=4)
     )
