@@ -115,6 +115,8 @@ def policy(
     `rollback` change the checkpoint of the learned policy, while it decides or not.
     """
     _check_promotion(name, source, shadow, folder, force=force)
+    if name in (PROMOTE, ROLLBACK) and view.every_s is not None:
+        raise typer.BadParameter(f"does not go with {name}", param_hint="--watch")
     if name in (PROMOTE, ROLLBACK):
         _change_checkpoint(name, source, folder, server, view.format, force=force)
         return

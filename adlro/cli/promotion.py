@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adlro.cli.data_dir import CHECKPOINTS
 from adlro.client.endpoints import Endpoints
 from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound
-from adlro.kit.promotion import CANDIDATE_FILE, VERDICT_FILE, promote, promoted, withdraw
+from adlro.kit.promotion import CANDIDATE_FILE, VERDICT_FILE, changing, promote, promoted, withdraw
 from adlro.kit.running_suites import running_suite
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LEARNED = "dqn"
 MOST_BYTES = 64 * 2**20
-_WAIT_S, _LOOK_S = 30.0, 0.3
+_WAIT_S, _LOOK_S = 120.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,11 @@ class Change:
     Attributes:
         version, before: of the one in use now, and before; empty: not known, no suite answers.
         file: the promoted file, or the one that was withdrawn.
-        verdict: of `adlro learn`; None: there is none.
     """
 
     version: str
     before: str
     file: str
-    verdict: dict[str, Any] | None = None
 
 
 def folder_of(server: str | None, given: Path | None) -> Path:
@@ -63,13 +61,13 @@ def promoted_now(client: Client | None, source: Path, folder: Path, *, force: bo
         client: of the suite; None: nothing is waited for.
         source: an ONNX file, or a folder of `adlro learn`.
         folder: of the promoted checkpoints.
-        force: also one that was judged and not offered.
+        force: also a candidate that was not offered, or not judged.
 
     Raises:
         NotFound, InvalidInput: no such file, or no checkpoint.
         Conflict: it was not offered; it is in use already; or the orchestrator refuses it, which takes it back.
     """
-    file, verdict = _found(source)
+    file, verdict = _found(source, force=force)
     content = file.read_bytes()
     version = hashlib.blake2b(content, digest_size=6).hexdigest()
     if verdict is not None and verdict.get("version") != version:
@@ -77,17 +75,22 @@ def promoted_now(client: Client | None, source: Path, folder: Path, *, force: bo
     if verdict is not None and not verdict.get("offered") and not force:
         reasons = "; ".join(map(str, verdict.get("reasons", ())))
         raise Conflict(f"this candidate was judged, and not offered: {reasons}. --force promotes it all the same")
-    before, refused = ("", 0) if client is None else _in_use(client)
-    if version == before or any(each.version == version for each in promoted(folder)[:1]):
-        raise Conflict(f"version {version} is in use already")
-    there = promote(folder, content, version)
-    if client is None:
-        return Change("", before, str(there.path), verdict)
-    problem = _until(client, version, refused)
-    if problem:
-        withdraw(folder)
-        raise Conflict(f"the orchestrator does not take {file}: {problem}. Nothing has changed")
-    return Change(version, before, str(there.path), verdict)
+    with changing(folder):
+        before, refused = ("", 0) if client is None else _in_use(client)
+        if version == before or (client is None and any(each.version == version for each in promoted(folder)[:1])):
+            raise Conflict(f"version {version} is in use already")
+        there = promote(folder, content, version)
+        if client is None:
+            return Change("", before, str(there.path))
+        try:
+            problem = _until(client, version, refused)
+        except BaseException:  # Ctrl-C as well: what nobody has seen to work does not stay
+            withdraw(folder, there)
+            raise
+        if problem:
+            withdraw(folder, there)
+            raise Conflict(f"the orchestrator does not take {file}: {problem}. Nothing has changed")
+    return Change(version, before, str(there.path))
 
 
 def rolled_back(client: Client | None, folder: Path) -> Change:
@@ -95,19 +98,26 @@ def rolled_back(client: Client | None, folder: Path) -> Change:
 
     Raises:
         NotFound: none is promoted.
+        Conflict: it is withdrawn, and the suite still decides by it.
     """
-    before = "" if client is None else _in_use(client)[0]
-    gone = withdraw(folder)
+    with changing(folder):
+        before = "" if client is None else _in_use(client)[0]
+        gone = withdraw(folder)
     if client is None:
         return Change("", before, str(gone.path))
     end = time.monotonic() + _WAIT_S
-    while (version := _in_use(client)[0]) == gone.version and time.monotonic() < end:
+    while (version := _in_use(client)[0]) == gone.version:
+        if time.monotonic() > end:
+            raise Conflict(
+                f"{gone.path} is withdrawn, and after {_WAIT_S:.0f} s the suite still decides by version {version}: "
+                "adlro policy --long says why"
+            )
         time.sleep(_LOOK_S)
     return Change(version, before, str(gone.path))
 
 
-def _found(source: Path) -> tuple[Path, dict[str, Any] | None]:
-    """The file, and the verdict beside it."""
+def _found(source: Path, *, force: bool) -> tuple[Path, dict[str, Any] | None]:
+    """The file, and the verdict beside it; None: it is no candidate of `adlro learn`, or it may go without."""
     file = source / CANDIDATE_FILE if source.is_dir() else source
     if not file.is_file():
         raise NotFound(f"{file}: no such file; `adlro learn` makes candidates, `adlro train` networks")
@@ -118,10 +128,16 @@ def _found(source: Path) -> tuple[Path, dict[str, Any] | None]:
     try:
         verdict: Any = json.loads((file.parent / VERDICT_FILE).read_text("utf-8"))
     except FileNotFoundError:
-        return file, None
+        verdict = None
     except ValueError as error:
         raise InvalidInput(f"{file.parent / VERDICT_FILE}: can't be read ({error})", field="file") from error
-    return file, verdict if isinstance(verdict, dict) else None
+    if isinstance(verdict, dict):
+        return file, verdict
+    if not force:
+        raise Conflict(
+            f"{file} was not judged: let adlro learn come to its end with the same command, or promote it with --force"
+        )
+    return file, None
 
 
 def _in_use(client: Client) -> tuple[str, int]:

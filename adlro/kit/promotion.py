@@ -8,18 +8,21 @@ The orchestrator looks at the folder every second (`ADLRO_ORCHESTRATOR_PROMOTED`
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from adlro.errors import NotFound
-from adlro.kit.private_files import private_directory
+from adlro.errors import Conflict, NotFound
+from adlro.kit.private_files import private_opener
 
 CANDIDATE_FILE, VERDICT_FILE = "candidate.onnx", "verdict.json"
 """Of a folder of `adlro learn`."""
 
-WITHDRAWN = ".withdrawn"
+WITHDRAWN, LOCK = ".withdrawn", "lock"
 _NAME = re.compile(r"(\d{4,})-([0-9a-f]+)\.onnx")
 
 
@@ -51,15 +54,16 @@ def promoted(folder: Path) -> list[Promoted]:
 def promote(folder: Path, content: bytes, version: str) -> Promoted:
     """Puts a checkpoint into use: the orchestrator takes it within seconds, if it can be used.
 
+    Call it within `changing`.
+
     Raises:
         OSError: the folder can't be written.
     """
-    private_directory(folder)
     there = [int(match[1]) for name in os.listdir(folder) if (match := re.match(_NAME, name)) is not None]
     number = max(there, default=0) + 1
     path = folder / f"{number:04d}-{version}.onnx"
     part = path.with_suffix(".part")
-    with part.open("wb") as file:
+    with open(part, "wb", opener=private_opener) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -67,16 +71,38 @@ def promote(folder: Path, content: bytes, version: str) -> Promoted:
     return Promoted(number, version, path)
 
 
-def withdraw(folder: Path) -> Promoted:
-    """Takes the checkpoint in use back: the one that was in use before is in use again; its file is kept.
+def withdraw(folder: Path, which: Promoted | None = None) -> Promoted:
+    """Takes a checkpoint back: the one that was promoted before it is in use again; its file is kept.
+
+    Args:
+        folder: of the promoted checkpoints.
+        which: the checkpoint; None: the one in use.
 
     Raises:
         NotFound: none is promoted.
         OSError: the folder can't be written.
     """
-    there = promoted(folder)
+    there = promoted(folder) if which is None else [which]
     if not there:
         raise NotFound(f"no checkpoint is promoted in {folder}: the one that ADLRO includes, or that is set, is in use")
-    last = there[0]
-    last.path.replace(last.path.with_name(last.path.name + WITHDRAWN))
-    return last
+    there[0].path.replace(there[0].path.with_name(there[0].path.name + WITHDRAWN))
+    return there[0]
+
+
+@contextlib.contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Makes the folder, for its owner alone, and lets no other promotion or rollback change it meanwhile.
+
+    Raises:
+        Conflict: another one is under way.
+        OSError: the folder can't be written.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(folder / LOCK, "a", opener=private_opener) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Conflict(
+                f"another promotion or rollback is under way in {folder}; try again when it is done"
+            ) from None
+        yield

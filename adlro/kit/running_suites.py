@@ -70,9 +70,9 @@ def note_suite(server: str, data_dir: Path) -> None:
 
 def forget_suite(server: str, data_dir: Path) -> None:
     """Removes the note of `note_suite`, unless it is of another suite by now."""
-    note = _note(server)
-    if _read(note).get("data_dir") == str(data_dir):
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: this user has no home directory
+        note = _note(server)
+        if _read(note).get("data_dir") == str(data_dir):
             note.unlink(missing_ok=True)
 
 

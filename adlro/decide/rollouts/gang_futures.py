@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.rollouts.futures import Imagination, copy_job, price_of_waits, set_decision
+from adlro.decide.rollouts.futures import Imagination, copy_job, set_decision
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.gang_rule import hold_gang
 from adlro.numeric.compiled import compiled, compiled_part
@@ -140,6 +140,28 @@ def play_gang(
         if course.status[n] == DECISION:
             job = hold_gang(hardware, machines, jobs, course, n, base)
     return float(course.totals[n, JOBS_S]) if course.status[n] == DONE else np.inf
+
+
+@compiled_part
+def price_of_waits(room: Imagination, first: int, price_per_s: float, row: int) -> float:
+    """What the waits in a future cost beside the completion times: half of the price times each wait's square.
+
+    So a second of waiting costs `price_per_s` more for each second that the job has waited. A sum of completion times
+    alone does not tell a long wait of one job from short ones of many.
+
+    Args:
+        room: with a future that was simulated to its end.
+        first: the jobs before this number ran already.
+        price_per_s: 0: none.
+        row: of the room, the simulated one.
+    """
+    if price_per_s <= 0.0:
+        return 0.0
+    squares = 0.0
+    for each in range(first, room.jobs.job_count[0]):
+        wait_s = room.course.job_start_s[row, each] - room.jobs.submit_s[0, each]
+        squares += wait_s * wait_s
+    return 0.5 * price_per_s * squares
 
 
 @compiled

@@ -6,7 +6,7 @@
     learning   one learning, from a past   past       what a cluster has run, as a list for the simulator
     making     the candidate               worlds     worlds like the past
     judging    the verdict                 drift      how far two pasts differ
-    document   the JSON document, and text
+    document   the JSON document, and text  following  when --follow learns again
 
 A candidate changes nothing: `adlro policy promote` puts it into service, and `adlro policy rollback` takes it back.
 """

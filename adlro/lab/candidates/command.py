@@ -33,12 +33,12 @@ from adlro.cli.shell import (
     say,
     stdout,
 )
-from adlro.errors import AdlroError, Conflict, InvalidInput
+from adlro.errors import AdlroError, InvalidInput
 from adlro.hardware.cluster_files import read_speeds
 from adlro.hardware.speeds import SHIPPED as SPEEDS
 from adlro.lab.candidates.document import verdict_lines
-from adlro.lab.candidates.drift import ANOTHER, drift
-from adlro.lab.candidates.learning import Plan, clear, learn, publish
+from adlro.lab.candidates.following import LOOKING, Turns, next_folder, publish
+from adlro.lab.candidates.learning import Plan, learn
 from adlro.lab.candidates.making import Making
 from adlro.lab.candidates.past import Past
 from adlro.lab.candidates.reading import ListRequest, checkpoint_in_use, data_dir_of, past_of_file, past_of_suite
@@ -122,7 +122,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Begin anew in a folder that holds another learning.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Begin anew where a learning was interrupted.")] = False,
     follow: Annotated[
         bool,
         typer.Option(
@@ -148,8 +148,10 @@ def run(
         raise InvalidInput("--jobs and --cluster belong together: give both, or neither", field="cluster")
     if jobs is None and load is not None:
         raise InvalidInput("--load goes with --jobs: a suite's jobs are taken as they came", field="load")
-    if follow and jobs is not None:
-        raise InvalidInput("--follow goes with a running suite, not with --jobs", field="follow")
+    if jobs is not None and speeds is not None:
+        raise InvalidInput("--speeds goes with a suite: with --jobs the cluster file has them", field="speeds")
+    if follow and (jobs is not None or again):
+        raise InvalidInput("--follow goes neither with --jobs nor with --again", field="follow")
     with contextlib.suppress(OSError):
         os.nice(nice)
     source = _Source(
@@ -159,13 +161,15 @@ def run(
         speeds,
         checkpoint,
     )
+    if folder is None and jobs is not None:
+        raise InvalidInput("FOLDER: is needed with --jobs: name a folder for the candidate", field="folder")
     target = folder or source.folder()
+    shadow = source.watched(target)
     if follow:
-        _follow(source, plan, target, every, output)
+        _follow(source, plan, target, every, output, shadow=shadow)
         return
     past, in_use = source.read()
-    offered = _learn_once(past, in_use, plan, target, again=again, output=output)
-    if not offered:
+    if not _learn_once(past, in_use, plan, target, again=again, output=output, shadow=shadow):
         raise typer.Exit(EXIT_NOT_OFFERED)
 
 
@@ -185,37 +189,42 @@ class _Source:
         Raises:
             InvalidInput: there is no data directory.
         """
-        data_dir = None if self._request is not None else data_dir_of(self._server)
+        data_dir = data_dir_of(self._server)
         if data_dir is None:
             raise InvalidInput(
                 "folder: no suite of yours runs on this machine at --server, so name a FOLDER", field="folder"
             )
         return data_dir / LEARN
 
-    def read(self) -> tuple[Past, Path]:
-        """The past, and the file of the checkpoint in use."""
+    def watched(self, folder: Path) -> bool:
+        """Whether the suite's orchestrator looks for a candidate in a folder."""
+        data_dir = None if self._request is not None else data_dir_of(self._server)
+        return data_dir is not None and folder.absolute() == (data_dir / LEARN).absolute()
+
+    def read(self, runtime: str = "") -> tuple[Past, Path]:
+        """The past, and the file of the checkpoint in use; `runtime`: another knowledge of runtimes."""
         if self._request is not None:
             return past_of_file(self._request), checkpoint_in_use("", None, self._given)
-        past, version = asyncio.run(self._of_suite())
+        past, version = asyncio.run(self._of_suite(runtime or self._runtime))
         return past, checkpoint_in_use(version, data_dir_of(self._server), self._given)
 
-    async def _of_suite(self) -> tuple[Past, str]:
+    async def _of_suite(self, runtime: str) -> tuple[Past, str]:
         cancel_on_sigterm()
         async with connect_async(self._server, patience_s=_PATIENCE_S) as client:
-            return await past_of_suite(client, self._speeds, self._runtime)
+            return await past_of_suite(client, self._speeds, runtime)
 
 
-def _learn_once(past: Past, in_use: Path, plan: Plan, folder: Path, *, again: bool, output: Output) -> bool:
-    if again:
-        clear(folder)
+def _learn_once(
+    past: Past, in_use: Path, plan: Plan, folder: Path, *, again: bool, output: Output, shadow: bool
+) -> bool:
     begin_s = time.monotonic()
-    verdict, document = learn(past, in_use, plan, folder, lambda text: say(f"[dim]{escape(text)}[/]"))
+    verdict, document = learn(past, in_use, plan, folder, lambda text: say(f"[dim]{escape(text)}[/]"), again=again)
     say(f"[dim]{time.monotonic() - begin_s:.0f} s[/]")
-    _show(document, output, folder)
+    _show(document, output, folder, shadow=shadow)
     return verdict.offered
 
 
-def _show(document: dict[str, Any], output: Output, folder: Path) -> None:
+def _show(document: dict[str, Any], output: Output, folder: Path, *, shadow: bool) -> None:
     if output is Output.JSON:
         sys.stdout.write(to_json(document, indent=2, allow_nan=False) + "\n")
         sys.stdout.flush()
@@ -224,45 +233,27 @@ def _show(document: dict[str, Any], output: Output, folder: Path) -> None:
     for line in verdict_lines(document):
         console.print(line, soft_wrap=True)
     if document["offered"]:
-        console.print(
-            "beside the acting policy first: [bold]adlro policy --shadow dqn_candidate[/]; into service: [bold]adlro "
-            f"policy promote {escape(str(folder))}[/]",
-            soft_wrap=True,
-        )
+        beside = "beside the acting policy first: [bold]adlro policy --shadow dqn_candidate[/]; " if shadow else ""
+        console.print(f"{beside}into service: [bold]adlro policy promote {escape(str(folder))}[/]", soft_wrap=True)
 
 
-def _follow(source: _Source, plan: Plan, folder: Path, every_s: float, output: Output) -> None:
-    """Learns again and again, in folders with ascending numbers."""
-    learned: Past | None = None
-    learned_at = -every_s
+def _follow(source: _Source, plan: Plan, folder: Path, every_s: float, output: Output, *, shadow: bool) -> None:
+    """Learns again and again, in folders with ascending numbers; an offered candidate is copied to the folder."""
+    turns = Turns(every_s)
     while True:
-        why = ""
         try:
-            past, in_use = source.read()
-            why = _why_now(learned, past, time.monotonic() - learned_at, every_s)
-            if why:
-                say(f"[bold]learning[/]: {escape(why)}")
-                number = 1 + max((int(each.name) for each in folder.glob("[0-9]*") if each.name.isdigit()), default=0)
-                run_folder = folder / f"{number:04d}"
-                _learn_once(past, in_use, plan, run_folder, again=False, output=output)
-                publish(run_folder, folder)
-                learned, learned_at = past, time.monotonic()
-        except (AdlroError, Conflict) as error:
-            say(f"[yellow]{escape(error.message)}[/]")
+            past, _ = source.read(LOOKING)
+            turn = turns.next(past, time.monotonic())
+            if turn is not None:
+                say(f"[bold]learning[/]: {escape(turn.why)}")
+                past, in_use = source.read()
+                run_folder = next_folder(folder)
+                of = past if turn.since_s is None else past.after(turn.since_s)
+                if _learn_once(of, in_use, plan, run_folder, again=False, output=output, shadow=shadow):
+                    publish(run_folder, folder)
+        except (AdlroError, OSError) as error:
+            say(f"[yellow]{escape(error.message if isinstance(error, AdlroError) else str(error))}[/]")
         time.sleep(_LOOK_S)
-
-
-def _why_now(learned: Past | None, past: Past, passed_s: float, every_s: float) -> str:
-    """Why to learn now; empty: not now."""
-    if learned is None:
-        return "the first time"
-    since = len(past) - len(learned)
-    if since > 0 and passed_s >= every_s:
-        return f"{since} jobs have finished since the last time"
-    index = drift(learned, past.part(len(learned), len(past))) if since > 0 else None
-    if index is not None and index > ANOTHER:
-        return f"the mix of jobs has changed: population stability index {index:.2f}, above {ANOTHER}"
-    return ""
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def verdict_lines(document: dict[str, Any]) -> Iterator[str]:
     for note in document["notes"]:
         yield f"[yellow]{escape(note)}[/]"
     if document["offered"]:
-        yield "[green]offered[/]: its gain is certain, and its tails keep the limits"
+        yield "[green]offered[/]: its gain is above 0 with 95 % confidence, and its tails keep the limits"
         return
     yield "[yellow]not offered[/]:"
     for reason in document["reasons"]:

@@ -1,7 +1,8 @@
 """One learning: a candidate from the earlier part of a past, and the verdict of the later part. Files in one folder.
 
-FOLDER/settings.json     what is learned from, and how: another learning in the folder is refused
+FOLDER/settings.json     what is learned from, and how
 FOLDER/one_gpu, gangs    the states of worlds; an interrupted learning goes on after the last
+FOLDER/in_use.onnx       the checkpoint that was in use
 FOLDER/candidate.onnx    the candidate
 FOLDER/verdict.json      the verdict, with the candidate's version
 """
@@ -25,7 +26,9 @@ from adlro.lab.candidates.past import Past
 from adlro.lab.evaluate.partial import write_whole
 from adlro.text import to_json
 
-SETTINGS_FILE = "settings.json"
+SETTINGS_FILE, IN_USE_FILE = "settings.json", "in_use.onnx"
+UNTIL = "learned_until_s"
+"""Cluster time of the last submission that is learned from."""
 MOST_JUDGED = 20_000
 
 
@@ -50,14 +53,20 @@ class Plan:
                 f"judged_share: must be from 0.05 to 0.9, not {self.judged_share:g}", field="judged_share"
             )
 
-    def split(self, past: Past) -> tuple[Past, Past]:
+    def split(self, past: Past, until_s: float | None = None) -> tuple[Past, Past]:
         """The jobs to learn from, and those that judge.
+
+        Args:
+            past: all jobs.
+            until_s: cluster time up to which a learning that goes on learned from them; None: one that begins.
 
         Raises:
             InvalidInput: too few jobs.
         """
-        judged = min(round(len(past) * self.judged_share), MOST_JUDGED)
-        first = len(past) - judged
+        if until_s is None:
+            first = len(past) - min(round(len(past) * self.judged_share), MOST_JUDGED)
+        else:
+            first = len(past) - len(past.after(until_s))
         for what, part in (("learn from", past.part(0, first)), ("judge", past.part(first, len(past)))):
             if int(part.measured.sum()) < LEAST_JOBS:
                 raise InvalidInput(
@@ -69,9 +78,18 @@ class Plan:
 
 
 def learn(
-    past: Past, in_use: Path, plan: Plan, folder: Path, say: Callable[[str], None] = lambda _: None
+    past: Past,
+    in_use: Path,
+    plan: Plan,
+    folder: Path,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    again: bool = False,
 ) -> tuple[Verdict, dict[str, Any]]:
     """Makes a candidate and judges it.
+
+    A learning that was interrupted in the folder goes on, and jobs that have ended since then judge too; after a
+    verdict a new one begins.
 
     Args:
         past: all finished jobs.
@@ -79,22 +97,36 @@ def learn(
         plan: how.
         folder: for files; made if it is not there.
         say: called with a line of progress.
+        again: begins anew in any case.
 
     Returns:
         The verdict, and its document.
 
     Raises:
         InvalidInput: too few jobs.
-        Conflict: another learning is in the folder.
+        Conflict: another learning was interrupted in the folder, or it holds something else.
     """
     content = in_use.read_bytes()
-    before, judged = plan.split(past)
-    _claim(folder, before, content, plan)
-    candidate = folder / CANDIDATE_FILE
+    begun = _begun(folder)
+    ours = _settings(past, content, plan)
+    goes_on = begun is not None and not again and not (folder / VERDICT_FILE).exists()
+    if begun is not None and goes_on and {name: begun.get(name) for name in ours} != ours:
+        raise Conflict(
+            f"{folder} holds a learning with other settings, another checkpoint or cluster, which was interrupted: "
+            "give its settings to go on, or --again to begin anew"
+        )
+    if begun is None and any(folder.glob("*.onnx")):
+        raise Conflict(f"{folder} holds checkpoints of something else; name another folder")
+    before, judged = plan.split(past, float(begun[UNTIL]) if begun is not None and goes_on else None)
+    if not goes_on:
+        clear(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = to_json({**ours, UNTIL: float(before.submit_s[-1])}, indent=2)
+        write_whole(folder / SETTINGS_FILE, f"{text}\n".encode())
+    candidate, kept = folder / CANDIDATE_FILE, folder / IN_USE_FILE
+    write_whole(kept, content)  # the file at `in_use` may be replaced meanwhile
     made = make_candidate(before, content, plan.making, folder, say)
     write_whole(candidate, made)
-    kept = folder / "in_use.onnx"
-    write_whole(kept, content)  # the file at `in_use` may be replaced meanwhile
     verdict = judge(
         judged,
         candidate,
@@ -106,44 +138,30 @@ def learn(
     return verdict, document
 
 
-def publish(run: Path, folder: Path) -> None:
-    """Copies the candidate and the verdict of one learning to the folder of several, each as a whole."""
-    for name in (CANDIDATE_FILE, VERDICT_FILE):
-        write_whole(folder / name, (run / name).read_bytes())
-
-
 def clear(folder: Path) -> None:
-    """Removes an earlier learning."""
+    """Removes an earlier learning; nothing where there is none."""
+    if _begun(folder) is None:
+        return
     for name in ("one_gpu", "gangs"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (SETTINGS_FILE, VERDICT_FILE, CANDIDATE_FILE, "in_use.onnx"):
+    for name in (VERDICT_FILE, CANDIDATE_FILE, IN_USE_FILE, SETTINGS_FILE):
         (folder / name).unlink(missing_ok=True)
 
 
-def _claim(folder: Path, before: Past, content: bytes, plan: Plan) -> None:
-    """Notes what is learned in the folder.
-
-    Raises:
-        Conflict: it is another learning's.
-    """
-    ours = {
+def _settings(past: Past, content: bytes, plan: Plan) -> dict[str, Any]:
+    """What makes two learnings the same."""
+    return {
         **asdict(plan.making),
-        "past": before.digest,
+        "judged_share": plan.judged_share,
+        "cluster": hashlib.blake2b(repr(past.cluster).encode(), digest_size=8).hexdigest(),
         "checkpoint": hashlib.blake2b(content, digest_size=6).hexdigest(),
     }
-    path = folder / SETTINGS_FILE
+
+
+def _begun(folder: Path) -> dict[str, Any] | None:
+    """The settings of the learning in a folder; None: there is none."""
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        if any(folder.glob("*/*.npz")):
-            raise Conflict(f"{folder} holds states of something else; name another folder") from None
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (to_json(ours, indent=2) + "\n").encode())
-        return
-    except ValueError:
-        found = None
-    if found != ours:
-        raise Conflict(
-            f"{folder} holds a learning from other jobs, another checkpoint or other settings: go on with those, or "
-            "begin anew with --again"
-        )
+        found = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and UNTIL in found else None

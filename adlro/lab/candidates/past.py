@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from adlro.lab.compare.knowledge import counted, expected_s
 from adlro.lab.compare.replaying import Rules, policy_of, replay
 from adlro.records.cluster import Cluster
 from adlro.state.job_arrays import JobArrays
-from adlro.state.observation import Bools
+from adlro.state.observation import Bools, Floats
 from adlro.workload.job_lists import WorkloadJob
 from adlro.workload.pairs import PairTable, pair_table
 
@@ -36,6 +35,7 @@ class Past:
         sources: number of jobs by what was known of their runtimes (`adlro.lab.compare.knowledge`).
         rules: what the owner allows, and sets for every policy.
         notes: for people.
+        zero_s: cluster time of the list's time 0.
     """
 
     cluster: Cluster
@@ -44,6 +44,7 @@ class Past:
     sources: tuple[tuple[str, int], ...] = ()
     rules: Rules = dataclasses.field(default_factory=Rules)
     notes: tuple[str, ...] = ()
+    zero_s: float = 0.0
 
     def __len__(self) -> int:
         return int(self.jobs.job_count[0])
@@ -64,12 +65,14 @@ class Past:
         return pair_table(self.cluster.gpu_models)
 
     @property
-    def digest(self) -> str:
-        """Of all that a learning depends on."""
-        found = hashlib.blake2b(repr(self.cluster).encode(), digest_size=8)
-        for column in (*self.jobs, self.measured):
-            found.update(np.ascontiguousarray(column).tobytes())
-        return found.hexdigest()
+    def submit_s(self) -> Floats:
+        """(J,) cluster time of the submissions."""
+        found: Floats = self.zero_s + self.jobs.submit_s[0]
+        return found
+
+    def after(self, time_s: float) -> Past:
+        """The jobs that were submitted after a cluster time."""
+        return self.part(int(np.searchsorted(self.submit_s, time_s, side="right")), len(self))
 
     def part(self, first: int, last: int) -> Past:
         """Jobs `first` to `last` - 1."""
@@ -77,7 +80,7 @@ class Past:
         fields = {name: getattr(self.jobs, name)[:, rows] for name in JobArrays._fields if name != "job_count"}
         begin_s = math.floor(fields["submit_s"][0, 0]) if last > first else 0.0
         jobs = JobArrays(job_count=np.array([last - first]), **{**fields, "submit_s": fields["submit_s"] - begin_s})
-        return dataclasses.replace(self, jobs=jobs, measured=self.measured[rows])
+        return dataclasses.replace(self, jobs=jobs, measured=self.measured[rows], zero_s=self.zero_s + begin_s)
 
 
 def past_of_list(
@@ -113,6 +116,7 @@ def past_of_list(
         arrays_of(ran, cluster, speeds, expected, pairs),
         np.ones(len(ran), dtype=np.bool_),
         tuple(counted(sources).items()),
+        zero_s=float(zero_s),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +79,7 @@ def past_of_file(request: ListRequest) -> Past:
         jobs = stretched(jobs, factor)
         told.append(f"submission times are multiplied by {factor:.4g}: the list offers a load of {request.load:g}")
     past = past_of_list(cluster, jobs, request.runtime, speeds)
-    return Past(past.cluster, past.jobs, past.measured, past.sources, past.rules, tuple(told))
+    return dataclasses.replace(past, notes=tuple(told))
 
 
 def _cluster(name: str) -> tuple[Cluster, SpeedTable]:
@@ -101,7 +103,7 @@ async def past_of_suite(client: AsyncClient, speeds: SpeedTable, runtime: str) -
     version = next((each.version for each in await client.policies() if each.name == "dqn"), "")
     past = _past_of(suite, table, runtime)
     notes = (*past.notes, reference_note(missing)) if missing else past.notes
-    return Past(past.cluster, past.jobs, past.measured, past.sources, past.rules, notes), version
+    return dataclasses.replace(past, notes=notes), version
 
 
 def _past_of(suite: Suite, speeds: SpeedTable, runtime: str) -> Past:
@@ -123,6 +125,7 @@ def _past_of(suite: Suite, speeds: SpeedTable, runtime: str) -> Past:
             precedence=parse_precedence(status.precedence),
         ),
         suite.notes,
+        float(math.floor(history.jobs[0].submit_s)),
     )
 
 
@@ -138,13 +141,15 @@ def checkpoint_in_use(version: str, data_dir: Path | None, given: Path | None) -
     Args:
         version: of the suite's learned policy; empty: not known.
         data_dir: of the suite; None: not known.
-        given: the file that the caller names; None: it is looked for.
+        given: the file that the caller names, whatever its version; None: it is looked for.
 
     Raises:
         InvalidInput: no file of that version is found.
     """
-    found = [given] if given is not None else [SHIPPED]
-    if given is None and data_dir is not None:
+    if given is not None:
+        return given
+    found = [SHIPPED]
+    if data_dir is not None:
         found = [each.path for each in promoted(data_dir / CHECKPOINTS)] + found
     for path in found:
         if not version or hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest() == version:

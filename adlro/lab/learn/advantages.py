@@ -60,8 +60,6 @@ class Sampling:
         random_share: share of these decisions that continue with a random candidate.
         improved_share: share that continue with the candidate of the highest gain, if that exceeds two standard errors.
         by_priority: jobs are weighted by their priority instead of equally.
-        wait_price: a second of waiting counts 1 + `wait_price` x the job's wait so far in units of the world's mean
-            duration.
     """
 
     lists: int = 32
@@ -75,7 +73,6 @@ class Sampling:
     random_share: float = 0.15
     improved_share: float = 0.5
     by_priority: bool = False
-    wait_price: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -203,7 +200,6 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
     one, candidates = room_for_candidates(1), room_for_candidates(sampling.considered)
     room = room_to_imagine(hardware, longest, len(models), sampling.ahead)
     costs = np.zeros((sampling.considered, sampling.futures))
-    price_per_s = sampling.wait_price / float(np.mean(jobs.duration_s.min(axis=2)))
     chance = rng.spawn(1)[0]  # separate, so that the states do not depend on the number of futures
     records: list[_Record] = []
     while len(active := np.flatnonzero(course.status == DECISION)):
@@ -247,7 +243,6 @@ def collect(world: World, rng: np.random.Generator, sampling: Sampling, act: Act
                 sampled,
                 0,
                 sampling.by_priority,
-                price_per_s,
             )
             kept = np.flatnonzero(sampled.played > 1)
             records.append(_record(machines, jobs, course, chosen[kept], _rows(sampled, kept)))

@@ -40,7 +40,8 @@ SPREAD = 2.0
 """Of gains that the figures do not tell apart, in units of the decision's typical duration: a weight is the inverse of
 its square plus that of the gain's own standard error."""
 HIDDEN, HIDDEN2 = 96, 64
-MARGIN_TIMES = (1.0, 2.0, 4.0)
+MARGIN_CHOICES = (0.15, 0.3, 0.6, 1.2)
+"""Margins of a network that is trained further, of which held-out worlds choose."""
 RATE, RATE_FROM_WEIGHTS = 2e-3, 5e-4
 """Highest learning rate, and that of a training with initial weights."""
 BATCH = 4096
@@ -120,8 +121,8 @@ def train(
         if start is None or not held_out:
             continue
         now = _network_of(network, mean, scale, cluster, start, facts | {"epochs": epoch + 1})
-        for times in MARGIN_TIMES:
-            tried = dataclasses.replace(now, margins=tuple(times * each for each in start.margins))
+        for margin in MARGIN_CHOICES:
+            tried = dataclasses.replace(now, margins=(0.0, *(margin,) * (len(MARGINS) - 1)))
             gain_held = mean_gain(tried, held_out)[0]
             if gain_held > most:
                 best, most = tried, gain_held
@@ -292,7 +293,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not 0.0 <= asked.wait_price <= 100.0:
         raise InvalidInput(f"--wait-price must be from 0 to 100, not {asked.wait_price:g}", field="wait_price")
     sampling = GangSampling(wait_price=asked.wait_price)
-    training = GangTraining(asked.folder / "states", asked.seed, asked.epochs, _say, sampling=sampling)
+    states = "states" if asked.wait_price == GangSampling.wait_price else f"states-{asked.wait_price:g}"
+    training = GangTraining(asked.folder / states, asked.seed, asked.epochs, _say, sampling=sampling)
     paths = training.collect(0, asked.worlds, None)
     network = training.learn(paths)
     if asked.further:

@@ -8,7 +8,7 @@ given the observation: without bias, whereas the scheduler's own rollouts (adlro
 estimates for true.
 
 A cost is a total completion time: the integral of the number of jobs in the system over the future; with jobs weighted
-by priority, of the sum of priorities; with a price of waits, plus that.
+by priority, of the sum of priorities.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from adlro.decide.rollouts.candidates import Candidates, find_candidates
 from adlro.decide.rollouts.continuation import cost_of
-from adlro.decide.rollouts.futures import Imagination, copy_job, copy_now, price_of_waits
+from adlro.decide.rollouts.futures import Imagination, copy_job, copy_now
 from adlro.decide.rollouts.rule import Base
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.sim.course import FUTURE, PRIORITY_S, Course, place_in_order
@@ -111,7 +111,6 @@ def sample(
     sampled: Sampled,
     first: int,
     by_priority: bool,
-    price_per_s: float,
 ) -> None:
     """Fills rows of `sampled` from `first` on with the candidates of clusters at decisions.
 
@@ -123,7 +122,6 @@ def sample(
         sure: number of those always played.
         costs: (C, F) scratch.
         by_priority: jobs are weighted by their priority.
-        price_per_s: of waits (`adlro.decide.rollouts.futures.price_of_waits`).
     """
     limit, futures = sampled.place.shape[1], draws.gap.shape[1]
     mean_priority = max(jobs.priority.mean(), 1e-9)
@@ -165,11 +163,8 @@ def sample(
                     room.course,
                     played_on,
                 )
-                if costs[c, future] < np.inf:
-                    if by_priority:
-                        costs[c, future] = room.course.totals[played_on, PRIORITY_S] / mean_priority
-                    running = room.course.arrived_count[0] - course.waiting_count[n]
-                    costs[c, future] += price_of_waits(room, running, price_per_s, played_on)
+                if by_priority and costs[c, future] < np.inf:
+                    costs[c, future] = room.course.totals[played_on, PRIORITY_S] / mean_priority
         for c in range(count):
             job = candidates.job[c]
             place = place_in_order(course.waiting[n], course.waiting_count[n], job) if job >= 0 else HOLD

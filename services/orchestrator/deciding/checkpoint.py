@@ -15,7 +15,7 @@ import functools
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -30,6 +30,7 @@ from adlro.decide.policies.dqn import CHECKPOINT_MISSING, SHIPPED, Dqn
 from adlro.decide.policies.hold_gang import HoldGang
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.errors import AdlroError, InvalidInput, Unavailable, Unsupported
+from adlro.kit.promotion import promoted as promoted_files
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import Job, JobSpec, JobType
 from adlro.services.orchestrator.deciding.side_thread import LateError, SideThread
@@ -100,8 +101,7 @@ class Checkpoint:
         """Reads the newest checkpoint that was not refused before; True if it replaces the previous one."""
         found, missing = [], f"there is no checkpoint {self.path}"
         try:
-            places = [self.path] if self._promoted is None else [self._promoted, self.path]
-            found = await self._worker.run(functools.partial(_in_order, places), READ_LIMIT_S)
+            found = await self._worker.run(functools.partial(_in_order, self._promoted, self.path), READ_LIMIT_S)
             self._refused &= set(found)
         except (OSError, LateError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
@@ -209,13 +209,19 @@ class _Without(Dqn):
         raise Unsupported(self._why.problem, field="checkpoint", reason=CHECKPOINT_MISSING)
 
 
-def _in_order(paths: Sequence[Path]) -> list[_Seen]:
-    """The checkpoint files at some paths: those of the first path first, of each the newest first.
+def _in_order(folder: Path | None, path: Path) -> list[_Seen]:
+    """The promoted checkpoints, and then those at the path, of both the one to use first.
+
+    A folder of promoted ones that can't be read counts as empty: the others must not stand back for it.
 
     Raises:
-        OSError: a path can't be read.
+        OSError: the path can't be read.
     """
-    return [file for path in paths for file in _newest_first(path)]
+    found = []
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            found = [seen for each in promoted_files(folder) if (seen := _seen(each.path)) is not None]
+    return found + _newest_first(path)
 
 
 def _newest_first(path: Path) -> list[_Seen]:
@@ -230,14 +236,18 @@ def _newest_first(path: Path) -> list[_Seen]:
         files = [path / name for name in os.listdir(path) if name.endswith(".onnx")] if is_folder else [path]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = []
-    for file in files:
-        with contextlib.suppress(OSError):
-            status = file.stat()
-            if not stat.S_ISREG(status.st_mode):
-                continue  # reading a pipe may block for ever
-            found.append(_Seen(status.st_mtime_ns, str(file), status.st_size, status.st_ino))
-    return sorted(found, reverse=True)
+    return sorted((seen for file in files if (seen := _seen(file)) is not None), reverse=True)
+
+
+def _seen(file: Path) -> _Seen | None:
+    """A file's identity; None: it is no file, or gone."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None  # reading a pipe may block for ever
+    return _Seen(status.st_mtime_ns, str(file), status.st_size, status.st_ino)
 
 
 def warm() -> None:

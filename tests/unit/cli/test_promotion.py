@@ -15,7 +15,7 @@ import pytest
 from adlro.cli import promotion
 from adlro.cli.promotion import promoted_now, rolled_back
 from adlro.errors import Conflict, InvalidInput, NotFound
-from adlro.kit.promotion import promoted
+from adlro.kit.promotion import changing, promoted
 from adlro.records.status import OfferedPolicy
 
 
@@ -83,6 +83,48 @@ def test_one_that_was_not_offered_needs_force(client: Any, tmp_path: Path) -> No
     assert promoted_now(client, source, client.folder, force=True).version == version_of(b"one")
 
 
+def test_one_that_was_not_judged_yet_needs_force(client: Any, tmp_path: Path) -> None:
+    source = learned(tmp_path / "learn", b"one")
+    for text in ("[]", None):
+        (source / "verdict.json").unlink() if text is None else (source / "verdict.json").write_text(text)
+        with pytest.raises(Conflict, match="was not judged"):
+            promoted_now(client, source, client.folder, force=False)
+    assert promoted_now(client, source, client.folder, force=True).version == version_of(b"one")
+
+
+def test_ctrl_c_while_it_waits_takes_the_file_back(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"one")
+
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(promotion, "_until", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        promoted_now(client, tmp_path / "net.onnx", client.folder, force=False)
+    assert promoted(client.folder) == []
+
+
+def test_two_changes_at_once_do_not_take_each_others_file(client: Any, tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"one")
+    with changing(client.folder):
+        with pytest.raises(Conflict, match="under way"):
+            promoted_now(client, tmp_path / "net.onnx", client.folder, force=False)
+        with pytest.raises(Conflict, match="under way"):
+            rolled_back(client, client.folder)
+    assert promoted_now(client, tmp_path / "net.onnx", client.folder, force=False).version == version_of(b"one")
+
+
+def test_a_rollback_that_is_not_seen_is_told(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"one")
+    promoted_now(client, tmp_path / "net.onnx", client.folder, force=False)
+    monkeypatch.setattr(promotion, "_WAIT_S", 0.01)
+    client.shipped = b"one"
+    with pytest.raises(Conflict, match="is withdrawn, and after"):
+        rolled_back(client, client.folder)
+
+
 def test_a_verdict_of_another_file_is_not_believed(client: Any, tmp_path: Path) -> None:
     source = learned(tmp_path / "learn", b"one", version="aabbccddeeff")
     with pytest.raises(Conflict, match="its verdict is of version aabbccddeeff"):
@@ -127,6 +169,7 @@ def test_without_a_suite_the_file_is_put_there(tmp_path: Path) -> None:
         (("rollback", "--force"), "goes with promote only"),
         (("--folder", "."), "goes with promote and rollback only"),
         (("promote", "net.onnx", "--shadow", "fcfs"), "call adlro policy twice"),
+        (("rollback", "--watch"), "does not go with rollback"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(
@@ -141,4 +184,4 @@ def test_a_suite_elsewhere_needs_the_folder(adlro: Callable[..., Any], tmp_path:
     (tmp_path / "net.onnx").write_bytes(b"one")
     done = adlro("policy", "promote", str(tmp_path / "net.onnx"))
     assert done.exit_code == 1
-    assert isinstance(done.exception, NotFound) or "--folder" in done.output
+    assert "--folder" in f"{done.output}{done.exception}"

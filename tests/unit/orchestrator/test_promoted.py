@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.dqn_candidate import DqnCandidate
 from adlro.errors import InvalidInput
 from adlro.kit.promotion import promote, withdraw
@@ -51,6 +53,7 @@ async def test_a_promoted_checkpoint_goes_before_the_one_that_is_set_until_it_is
     assert await checkpoint.look()
     of_path = checkpoint.policy.version
     versions = []
+    folder.mkdir()
     for hold in (1.0, 2.0):
         promote(folder, network(SHORTEST, hold=hold), "aa")
         assert await checkpoint.look()
@@ -70,6 +73,7 @@ async def test_a_promoted_checkpoint_goes_before_the_one_that_is_set_until_it_is
 
 async def test_a_promoted_file_that_is_no_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
+    folder.mkdir()
     promote(folder, network(SHORTEST), "aa")
     checkpoint = Checkpoint(None, structlog.get_logger(), promoted=folder)
     assert await checkpoint.look()
@@ -78,6 +82,28 @@ async def test_a_promoted_file_that_is_no_checkpoint_leaves_the_one_before(tmp_p
     assert not await checkpoint.look()
     assert (checkpoint.policy.version, checkpoint.refused) == (before, 1)
     assert "0002-bb.onnx" in checkpoint.problem
+    checkpoint.close()
+
+
+async def test_the_last_number_counts_and_not_the_time_of_the_file(tmp_path: Path) -> None:
+    first = promote(tmp_path, network(SHORTEST), "aa")
+    checkpoint = Checkpoint(None, structlog.get_logger(), promoted=tmp_path)
+    assert await checkpoint.look()
+    before = checkpoint.policy.version
+    second = promote(tmp_path, network(SHORTEST, hold=1.0), "bb")
+    os.utime(second.path, ns=(0, first.path.stat().st_mtime_ns - 10**12))  # the clock was set back
+    put(tmp_path / "best.onnx", network(SHORTEST, hold=2.0))  # nobody promoted this
+    assert await checkpoint.look()
+    assert checkpoint.policy.version not in (before, Dqn(tmp_path / "best.onnx").load().version)
+    assert not await checkpoint.look()
+    checkpoint.close()
+
+
+async def test_a_folder_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where a folder should be")
+    checkpoint = Checkpoint(None, structlog.get_logger(), promoted=tmp_path / "checkpoints")
+    assert await checkpoint.look()
+    assert checkpoint.problem == ""
     checkpoint.close()
 
 

@@ -31,8 +31,9 @@ def test_a_part_holds_its_jobs_and_begins_near_0() -> None:
     assert 0.0 <= part.jobs.submit_s[0, 0] < 1.0
     np.testing.assert_allclose(np.diff(part.jobs.submit_s[0]), np.diff(whole.jobs.submit_s[0, 10:30]))
     np.testing.assert_array_equal(part.jobs.duration_s[0], whole.jobs.duration_s[0, 10:30])
-    assert part.digest != whole.part(10, 31).digest
-    assert part.digest == whole.part(10, 30).digest
+    np.testing.assert_allclose(part.submit_s, whole.submit_s[10:30])
+    assert len(whole.after(float(whole.submit_s[10]))) == 29
+    assert len(part.after(float(whole.submit_s[29]))) == 0
 
 
 def test_no_jobs_are_refused() -> None:
