@@ -20,8 +20,9 @@ from adlro.state.observation import Ints
 
 LOWEST_FACTOR, HIGHEST_FACTOR = 0.6, 1.5
 """Of the rate of submissions, relative to the past's."""
-BACKLOG_SHARE, MOST_BACKLOG, LONGER = 0.3, 0.6, 3
-"""Share of the worlds that begin with a queue, its greatest share of a list, and how much longer lists are then."""
+BACKLOG_SHARE, MOST_BACKLOG, LONGER, FEWER = 0.25, 0.6, 2, 8
+"""Share of the worlds that begin with a queue, its greatest share of a list, how much longer lists are then, and how
+many times fewer: a rollout takes as long as the queue."""
 LONGEST_GAP_RATIO = 50.0
 """Gaps of more mean gaps than that are cut: the cluster is empty by then, and the list would hold little else."""
 
@@ -56,7 +57,7 @@ class PastWorlds:
         factor = LOWEST_FACTOR + (HIGHEST_FACTOR - LOWEST_FACTOR) * rng.random()
         backlog = 0
         if rng.random() < BACKLOG_SHARE:
-            lists, jobs = max(lists // LONGER, 1), jobs * LONGER
+            lists, jobs = max(lists // FEWER, 1), jobs * LONGER
             backlog = int(jobs * MOST_BACKLOG * rng.random())
         places = self._places(rng, lists, jobs)
         gap_s = self._gap_s[places] / factor
