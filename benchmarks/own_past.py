@@ -27,7 +27,7 @@ import numpy as np
 
 from adlro.decide.policies.dqn import SHIPPED
 from adlro.lab.candidates.document import verdict_lines
-from adlro.lab.candidates.learning import Plan, learn
+from adlro.lab.candidates.learning import MOST_JUDGED, Plan, learn
 from adlro.lab.candidates.making import Making
 from adlro.lab.candidates.past import Past
 from adlro.lab.candidates.reading import ListRequest, past_of_file
@@ -47,7 +47,7 @@ def run(asked: argparse.Namespace) -> None:
     folder: Path = asked.folder
     past = past_of_file(ListRequest(asked.trace, asked.cluster, asked.load))
     first = len(past) // 3
-    judged = round(len(past) * JUDGED)
+    judged = min(round(len(past) * JUDGED), MOST_JUDGED)
     plan = Plan(Making(asked.worlds, asked.epochs, asked.seed), judged_share=judged / (first + judged))
     begin_s = time.monotonic()
     seen = past.part(0, first + judged)
@@ -57,7 +57,7 @@ def run(asked: argparse.Namespace) -> None:
         plan = Plan(plan.making, judged_share=judged / len(seen))
     _, document = learn(seen, SHIPPED, plan, folder, lambda text: print(text, flush=True))
     learned_s = time.monotonic() - begin_s
-    print("\n".join(verdict_lines(document)), flush=True)
+    print(*verdict_lines(document), sep="\n", flush=True)
     rest = past.part(first + judged, len(past))
     parts = [rest.part(at, at + asked.parts_of) for at in range(0, len(rest) - asked.parts_of + 1, asked.parts_of)]
     policies = {"candidate": ("dqn", folder / "candidate.onnx"), "shipped": ("dqn", SHIPPED)} | {

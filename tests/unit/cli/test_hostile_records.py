@@ -193,7 +193,7 @@ OUTPUT = {"run", "logs"}
 # Without a suite: tried below, and in test_webhooks.py.
 ALONE = {"doctor", "webhooks"}
 # What these print of others comes through the same consoles: `demo_view`, `report` and errors, tested below.
-LONG = {"up", "demo", "replay", "workload", "compare", "evaluate", "train", "certs", "token"}
+LONG = {"up", "demo", "replay", "workload", "compare", "evaluate", "learn", "train", "certs", "token"}
 
 
 def test_every_command_is_tried() -> None:
