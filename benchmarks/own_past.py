@@ -2,6 +2,8 @@
 
     python -m benchmarks.own_past run FOLDER --trace FILE --cluster NAME [--load 0.9] [--worlds 40] [--seed 1]
                                              [--teacher FILE] [--parts-of 512]
+    python -m benchmarks.own_past whole FOLDER --trace FILE
+    python -m benchmarks.own_past draw FOLDER [--jobs 9000]
     python -m benchmarks.own_past show FOLDER...
 
 1. A candidate learns from the first third of the trace's jobs, as `adlro learn --jobs` does; with --teacher from the
@@ -10,6 +12,12 @@
 3. The rest of the trace, which neither has seen, is cut into parts of consecutive jobs; each is a list of its own, and
    runs under the candidate, offered or not, under the shipped checkpoint and under the rules.
 
+`draw` writes a small cluster, outside the range that the shipped network was trained for, as FOLDER/cluster.toml, and
+jobs for it by the mix of the scenario `gangs` at load 0.9, as FOLDER/jobs.csv.
+
+`whole` also plays that rest in one piece, after a `run`: queues last for weeks then, as they did, and one replay says
+nothing about chance.
+
 Runtimes are what had ended by then tells (`--runtime group`). `show` prints Markdown: changes of means over the parts
 with 95 % bootstrap intervals over the parts (paired).
 """
@@ -17,6 +25,7 @@ with 95 % bootstrap intervals over the parts (paired).
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -26,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from adlro.decide.policies.dqn import SHIPPED
+from adlro.hardware.cluster_files import read_cluster
 from adlro.lab.candidates.document import verdict_lines
 from adlro.lab.candidates.learning import MOST_JUDGED, Plan, learn
 from adlro.lab.candidates.making import Making
@@ -34,6 +44,10 @@ from adlro.lab.candidates.reading import ListRequest, past_of_file
 from adlro.lab.compare.replaying import Rules, policy_of, replay
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.state.observation import Floats
+from adlro.workload.capacity import scenario_on
+from adlro.workload.job_lists import draw_jobs
+from adlro.workload.scenario import load_scenario
+from adlro.workload.traces import write_paper_csv
 from benchmarks.measuring import machine
 from benchmarks.paper_claims import markdown
 
@@ -83,6 +97,58 @@ def run(asked: argparse.Namespace) -> None:
     (folder / "about.json").write_text(json.dumps({**about, "verdict": document}))
 
 
+SMALL_CLUSTER = """\
+name = "six"
+
+[[nodes]]
+name = "volta-0"
+gpu_model = "v100_sxm2"
+gpus = 4
+gpu_memory_mib = 16384
+cpu_cores = 64
+memory_mib = 262144
+
+[[nodes]]
+name = "radeon-0"
+gpu_model = "radeon_vii"
+gpus = 2
+gpu_memory_mib = 16384
+cpu_cores = 32
+memory_mib = 131072
+"""
+DRAWN_SEED = 41
+
+
+def draw(folder: Path, count: int) -> None:
+    """Writes a small cluster and jobs for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cluster.toml").write_text(SMALL_CLUSTER)
+    cluster = read_cluster(folder / "cluster.toml")
+    scenario = load_scenario("gangs")
+    fits = tuple(size for size in scenario.gang_sizes if size.gpu_count <= 4)
+    whole = sum(size.share for size in fits)
+    sizes = tuple(dataclasses.replace(size, share=size.share / whole) for size in fits)
+    scenario = scenario_on(dataclasses.replace(scenario, gang_sizes=sizes), cluster)
+    rng = np.random.default_rng(DRAWN_SEED)
+    write_paper_csv(folder / "jobs.csv", draw_jobs(scenario, load=0.9, rng=rng, count=count))
+
+
+def play_whole(folder: Path, trace: Path) -> None:
+    """Plays the rest of the trace in one piece, under the candidate of a `run`, the shipped checkpoint and the rule."""
+    about = json.loads((folder / "about.json").read_text())
+    past = past_of_file(ListRequest(trace, about["cluster"], about["load"]))
+    rest = past.part(len(past) // 3 + min(round(len(past) * JUDGED), MOST_JUDGED), len(past))
+    found = {}
+    for name, kind, checkpoint in (
+        ("candidate", "dqn", folder / "candidate.onnx"),
+        ("shipped", "dqn", SHIPPED),
+        ("hold_gang", "hold_gang", None),
+    ):
+        found[name] = _figures(rest, kind, checkpoint)
+        print(f"{name}: {len(rest)} jobs in one piece: {found[name][0]:.4g} s", flush=True)
+    (folder / "whole.json").write_text(json.dumps({"jobs": len(rest), "figures": found}))
+
+
 def joined(one: Past, other: Past) -> Past:
     """Two pasts of one cluster, one after the other."""
     shift_s = one.jobs.submit_s[0, -1] + 1.0
@@ -122,10 +188,19 @@ def show(folders: Sequence[Path]) -> str:
                     name,
                     *(_change(ours[:, column], theirs[:, column]) for column in range(len(FIGURES))),
                     f"{100.0 * np.nan_to_num(ours[:, 3]).mean():.2f}",
+                    _whole(folder, name),
                 ]
             )
-    heads = ["past", "verdict", "parts", "mean JCT, s", "against", *FIGURES, "fallback, %"]
+    heads = ["past", "verdict", "parts", "mean JCT, s", "against", *FIGURES, "fallback, %", "in one piece, %"]
     return markdown(heads, rows)
+
+
+def _whole(folder: Path, against: str) -> str:
+    """The change of the mean completion time with all of the rest in one piece; empty: not played."""
+    if not (folder / "whole.json").exists():
+        return ""
+    found = json.loads((folder / "whole.json").read_text())["figures"]
+    return f"{100.0 * (found['candidate'][0] / found[against][0] - 1.0):+.1f}" if against in found else ""
 
 
 def _change(ours: Floats, theirs: Floats) -> str:
@@ -147,13 +222,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs.add_argument("--epochs", type=int, default=Making.epochs)
     runs.add_argument("--seed", type=int, default=Making.seed)
     runs.add_argument("--parts-of", type=int, default=512)
+    draws = commands.add_parser("draw")
+    draws.add_argument("folder", type=Path)
+    draws.add_argument("--jobs", type=int, default=9000)
+    wholes = commands.add_parser("whole")
+    wholes.add_argument("folder", type=Path)
+    wholes.add_argument("--trace", type=Path, required=True)
     shows = commands.add_parser("show")
     shows.add_argument("folder", type=Path, nargs="+")
     asked = parser.parse_args(arguments)
     if asked.what == "show":
         print(show(asked.folder))
-        return
-    run(asked)
+    elif asked.what == "draw":
+        draw(asked.folder, asked.jobs)
+    elif asked.what == "whole":
+        play_whole(asked.folder, asked.trace)
+    else:
+        run(asked)
 
 
 if __name__ == "__main__":
