@@ -30,7 +30,8 @@ P95_LIMIT, LONGEST_WAIT_LIMIT = 1.02, 1.15
 """Of a candidate relative to the checkpoint in use."""
 WHOLE_LIMIT = 1.05
 """Of its mean in the replay of all jobs in one piece: a single replay varies, and this one only has to warn."""
-LEAST_PARTS, MOST_PARTS, LEAST_IN_PART = 8, 24, 50
+LEAST_PARTS, MOST_PARTS, LEAST_IN_PART, USUAL_IN_PART = 8, 24, 50, 250
+"""Short parts end before a queue has grown: where there are jobs enough, a part has the usual number of them."""
 LEAST_JOBS = LEAST_PARTS * LEAST_IN_PART
 RULES = "hold_greedy_fixed", "hold_gang"
 """Where all jobs have one GPU, and where some have several."""
@@ -98,7 +99,7 @@ def parts_of(past: Past) -> list[Past]:
     Args:
         past: with `LEAST_JOBS` at least.
     """
-    count = min(max(len(past) // LEAST_IN_PART, LEAST_PARTS), MOST_PARTS)
+    count = min(max(len(past) // USUAL_IN_PART, LEAST_PARTS), MOST_PARTS)
     size = len(past) // count
     first = len(past) - count * size
     parts = [past.part(at, at + size) for at in range(first, len(past), size)]

@@ -32,6 +32,9 @@ ActGangs = Callable[[GangActions], int]
 """Chooses the number of an action."""
 
 
+WAIT_PRICE = 0.05
+
+
 @dataclass(frozen=True)
 class GangSampling:
     """The size of the sampling.
@@ -56,7 +59,7 @@ class GangSampling:
     ahead: int = 20
     random_share: float = 0.1
     improved_share: float = 0.5
-    wait_price: float = 0.05
+    wait_price: float = WAIT_PRICE
 
 
 @dataclass(frozen=True)

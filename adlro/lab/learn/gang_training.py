@@ -30,7 +30,14 @@ from adlro.decide.gang_network import INPUTS, KEY, MOST_DEVIATIONS, GangNetwork
 from adlro.decide.policies.dqn import SHIPPED
 from adlro.errors import InvalidInput
 from adlro.lab.learn.export import write_whole
-from adlro.lab.learn.gang_states import ActGangs, GangSampling, GangStates, collect_gang_world, load_gang_states
+from adlro.lab.learn.gang_states import (
+    WAIT_PRICE,
+    ActGangs,
+    GangSampling,
+    GangStates,
+    collect_gang_world,
+    load_gang_states,
+)
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.worlds import DrawWorld
 from adlro.state.observation import Floats
@@ -282,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--further", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=24)
-    parser.add_argument("--wait-price", type=float, default=GangSampling.wait_price)
+    parser.add_argument("--wait-price", type=float, default=WAIT_PRICE)
     asked = parser.parse_args(arguments)
     for name, least in (("worlds", 1), ("further", 0), ("seed", 0), ("epochs", 1)):
         if getattr(asked, name) < least:
@@ -293,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not 0.0 <= asked.wait_price <= 100.0:
         raise InvalidInput(f"--wait-price must be from 0 to 100, not {asked.wait_price:g}", field="wait_price")
     sampling = GangSampling(wait_price=asked.wait_price)
-    states = "states" if asked.wait_price == GangSampling.wait_price else f"states-{asked.wait_price:g}"
+    states = "states" if asked.wait_price == WAIT_PRICE else f"states-{asked.wait_price:g}"
     training = GangTraining(asked.folder / states, asked.seed, asked.epochs, _say, sampling=sampling)
     paths = training.collect(0, asked.worlds, None)
     network = training.learn(paths)

@@ -174,7 +174,7 @@ def test_bad_input_is_told_before_anything_is_collected(tmp_path: Path, argument
 def test_the_command_makes_a_model_that_keeps_the_network_for_jobs_of_one_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adlro.lab.learn.gang_training.GangSampling", lambda: SMALL)
+    monkeypatch.setattr("adlro.lab.learn.gang_training.GangSampling", lambda **_: SMALL)
     arguments = [str(tmp_path), "--worlds", "10", "--further", "1", "--epochs", "2"]
     main(arguments)
     said = capsys.readouterr().out
