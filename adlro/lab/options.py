@@ -1,14 +1,18 @@
-"""What the command lines of the laboratory have in common: `adlro compare` and `adlro evaluate`. Uses typer."""
+"""What the command lines of the laboratory have in common: `adlro compare`, `evaluate` and `learn`. Uses typer."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import typer
 
-from adlro.errors import AdlroError
+from adlro.cli.shell import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, report, say
+from adlro.errors import AdlroError, InvalidInput
+from adlro.terminal import escape
 
 
 def new_app() -> typer.Typer:
@@ -67,3 +71,28 @@ def message_on_options(error: AdlroError, arguments: Mapping[str, str] = Mapping
         return error.message
     named = arguments.get(error.field, f"--{error.field.replace('_', '-')}")
     return named + error.message.removeprefix(error.field)
+
+
+def run_app(app: typer.Typer, name: str, arguments: Mapping[str, str]) -> None:
+    """Runs a command line that speaks with a suite, and ends the process.
+
+    Args:
+        app: the command line.
+        name: of the command, for people.
+        arguments: as for `message_on_options`.
+    """
+    try:
+        app(prog_name=name, standalone_mode=True)
+    except AdlroError as error:
+        named = message_on_options(error, arguments)
+        if named != error.message:
+            error.message, error.violations = named, ()
+        code = report(error)
+        sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) and code == EXIT_ERROR else code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(EXIT_INTERRUPTED)
+    except asyncio.CancelledError:
+        sys.exit(EXIT_TERMINATED)
+    except OSError as error:
+        say(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(EXIT_ERROR)

@@ -19,17 +19,12 @@ import typer
 from adlro.cli.data_dir import LEARN
 from adlro.cli.option_types import duration
 from adlro.cli.shell import (
-    EXIT_ERROR,
-    EXIT_INTERRUPTED,
-    EXIT_TERMINATED,
-    EXIT_USAGE,
     Output,
     OutputOption,
     PlainCommand,
     ServerOption,
     cancel_on_sigterm,
     connect_async,
-    report,
     say,
     stdout,
 )
@@ -44,7 +39,7 @@ from adlro.lab.candidates.past import Past
 from adlro.lab.candidates.reading import ListRequest, checkpoint_in_use, data_dir_of, past_of_file, past_of_suite
 from adlro.lab.compare.knowledge import KINDS
 from adlro.lab.evaluate.request import require_known
-from adlro.lab.options import message_on_options, new_app
+from adlro.lab.options import new_app, run_app
 from adlro.terminal import escape
 from adlro.text import to_json
 
@@ -258,18 +253,4 @@ def _follow(source: _Source, plan: Plan, folder: Path, every_s: float, output: O
 
 def main() -> None:
     """Runs the command line."""
-    try:
-        app(prog_name="adlro learn", standalone_mode=True)
-    except AdlroError as error:
-        named = message_on_options(error, {"folder": "FOLDER"})
-        if named != error.message:
-            error.message, error.violations = named, ()
-        code = report(error)
-        sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) and code == EXIT_ERROR else code)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(EXIT_INTERRUPTED)
-    except asyncio.CancelledError:
-        sys.exit(EXIT_TERMINATED)
-    except OSError as error:
-        say(f"[bold red]error:[/] {escape(str(error))}")
-        sys.exit(EXIT_ERROR)
+    run_app(app, "adlro learn", {"folder": "FOLDER"})

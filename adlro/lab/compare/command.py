@@ -14,23 +14,17 @@ from typing import Annotated
 import typer
 
 from adlro.cli.shell import (
-    EXIT_ERROR,
-    EXIT_INTERRUPTED,
-    EXIT_TERMINATED,
-    EXIT_USAGE,
     Output,
     OutputOption,
     PlainCommand,
     ServerOption,
     cancel_on_sigterm,
     connect_async,
-    report,
     say,
     stderr,
     stdout,
 )
 from adlro.decide.catalog import of_files
-from adlro.errors import AdlroError, InvalidInput
 from adlro.hardware.cluster_files import read_speeds
 from adlro.hardware.speeds import SHIPPED, SpeedTable
 from adlro.lab.compare.comparing import Request, compare
@@ -42,10 +36,10 @@ from adlro.lab.compare.tables import print_comparison
 from adlro.lab.evaluate.partial import is_stream, require_writable, write_whole
 from adlro.lab.options import (
     json_option,
-    message_on_options,
     new_app,
     policy_file_option,
     precedence_option,
+    run_app,
     wait_ratio_option,
 )
 from adlro.terminal import escape
@@ -180,18 +174,4 @@ async def _read(
 
 def main() -> None:
     """Runs the command line."""
-    try:
-        app(prog_name="adlro compare", standalone_mode=True)
-    except AdlroError as error:
-        named = message_on_options(error, {"policies": "POLICY"})
-        if named != error.message:
-            error.message, error.violations = named, ()
-        code = report(error)
-        sys.exit(EXIT_USAGE if isinstance(error, InvalidInput) and code == EXIT_ERROR else code)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(EXIT_INTERRUPTED)
-    except asyncio.CancelledError:
-        sys.exit(EXIT_TERMINATED)
-    except OSError as error:
-        say(f"[bold red]error:[/] {escape(str(error))}")
-        sys.exit(EXIT_ERROR)
+    run_app(app, "adlro compare", {"policies": "POLICY"})
