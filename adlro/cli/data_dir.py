@@ -27,9 +27,10 @@ from typing import IO
 
 from adlro.cli.notify_process import notify_directory
 from adlro.cli.starting import StartFailed
+from adlro.client.endpoints import Endpoints
 from adlro.errors import Conflict
 from adlro.kit.private_files import private_directory, private_opener
-from adlro.kit.running_suites import LOCK, STATUS, SUITES
+from adlro.kit.running_suites import LOCK, STATUS, SUITES, running_suite
 
 # A command that looks whether a suite runs holds the lock for a moment.
 _LOCK_TRIES, _LOCK_AGAIN_S = 5, 0.05
@@ -43,6 +44,16 @@ _OURS = (
     *(notify_directory(closed=closed) for closed in (False, True)),
 )
 """All entries of a data directory, except that of local, in which programs of other users have files."""
+
+
+def data_dir_of(server: str | None) -> Path | None:
+    """The data directory of this user's suite at an address; None: it runs elsewhere, or not at all.
+
+    Args:
+        server: `host:port` of ingest; None: the default one.
+    """
+    suite = running_suite(Endpoints.resolve(server).ingest)
+    return None if suite is None else suite.data_dir
 
 
 def take_lock(directory: Path, *, passable: bool) -> IO[str]:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adlro.cli.data_dir import CHECKPOINTS
-from adlro.client.endpoints import Endpoints
+from adlro.cli.data_dir import CHECKPOINTS, data_dir_of
 from adlro.errors import AdlroError, Conflict, InvalidInput, NotFound
 from adlro.kit.promotion import CANDIDATE_FILE, VERDICT_FILE, changing, promote, promoted, withdraw
-from adlro.kit.running_suites import running_suite
 
 if TYPE_CHECKING:
     from adlro.client import Client
@@ -45,13 +43,13 @@ def folder_of(server: str | None, given: Path | None) -> Path:
     """
     if given is not None:
         return given
-    suite = running_suite(Endpoints.resolve(server).ingest)
-    if suite is None:
+    data_dir = data_dir_of(server)
+    if data_dir is None:
         raise NotFound(
             "no suite of yours runs on this machine at --server: checkpoints are files, so promote where the "
             "orchestrator reads them, and name its folder ADLRO_ORCHESTRATOR_PROMOTED by --folder"
         )
-    return suite.data_dir / CHECKPOINTS
+    return data_dir / CHECKPOINTS
 
 
 def promoted_now(client: Client | None, source: Path, folder: Path, *, force: bool) -> Change:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from adlro.cli.data_dir import data_dir_of
 from adlro.cli.notify_process import WEBHOOKS_ENV
 from adlro.cli.shell import EXIT_ERROR, Output, OutputOption, ServerOption, emit_json, plain_table, stdout
 from adlro.cli.times import moments
-from adlro.client.endpoints import Endpoints
 from adlro.errors import NotFound
-from adlro.kit.running_suites import STATUS, default_data_dir, running_suite
+from adlro.kit.running_suites import STATUS, default_data_dir
 from adlro.terminal import escape
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def webhooks(
     from adlro.webhooks.file import read_webhooks
     from adlro.webhooks.outbox import WebhookState, read_states
 
-    suite = _suite((data_dir or _data_dir_of(server)).absolute())
+    suite = _suite((data_dir or data_dir_of(server) or default_data_dir()).absolute())
     path = file or Path(suite.get("webhooks_file") or os.environ.get(WEBHOOKS_ENV, ""))
     if path == Path():
         raise NotFound(
@@ -81,12 +81,6 @@ def webhooks(
         _show(shown, running=bool(suite))
     if any(state.problem for _, state in shown):
         raise typer.Exit(EXIT_ERROR)
-
-
-def _data_dir_of(server: str | None) -> Path:
-    """Of this user's suite at an address; otherwise the default one."""
-    suite = running_suite(Endpoints.resolve(server).ingest)
-    return default_data_dir() if suite is None else suite.data_dir
 
 
 def _suite(data_dir: Path) -> dict[str, Any]:

@@ -249,6 +249,24 @@ class Dqn(Policy):
         return filler
 
 
+class BorrowingDqn(Dqn):
+    """Decides by the network of another policy, or is missing one as that policy is; alone, by a file of its own."""
+
+    _learned: Dqn | None = None
+
+    def borrow(self, learned: Dqn) -> None:
+        """Takes another policy's network, whatever it has loaded by the time of a decision."""
+        self._learned = learned
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """A digest of the checkpoint; empty before the read."""
+        return super().version if self._learned is None else self._learned.version
+
+    def _now_loaded(self) -> _Loaded:
+        return super()._now_loaded() if self._learned is None else self._learned._now_loaded()
+
+
 def _fall_back(reason: DecisionBasis, note: str, base: Policy, observation: Observation, judgement: Judgement) -> None:
     """Lets the base decide instead."""
     judgement.scores[:] = base.preferences(observation)

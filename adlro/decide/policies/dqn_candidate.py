@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from adlro.decide.policies.dqn import Dqn, _Loaded
+from adlro.decide.policies.dqn import BorrowingDqn, Dqn
 
 
-class DqnCandidate(Dqn):
+class DqnCandidate(BorrowingDqn):
     """Decides as `dqn` would by the candidate. Not among the policies of ADLRO: only a service has a candidate."""
 
     name = "dqn_candidate"
     description = "dqn by the candidate of adlro learn, for the shadow alone; score: as dqn"
     advice = "For the shadow: shows how often the candidate of adlro learn would decide otherwise."
-    _learned: Dqn | None = None
 
     @classmethod
     def of(cls, learned: Dqn) -> DqnCandidate:
         """A policy with another policy's network, or missing network, instead of a file of its own."""
         made = cls(learned.checkpoint)
-        made._learned = learned
+        made.borrow(learned)
         return made
-
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        """A digest of the checkpoint; empty before the read."""
-        return super().version if self._learned is None else self._learned.version
-
-    def _now_loaded(self) -> _Loaded:
-        return super()._now_loaded() if self._learned is None else self._learned._now_loaded()

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
-from adlro.decide.policies.dqn import Dqn, _Loaded
+from adlro.decide.policies.dqn import BorrowingDqn, Dqn
 from adlro.decide.rollouts.lookahead import Lookahead
 from adlro.errors import Unsupported
 from adlro.state.observation import HOLD, Observation
 
 
-class DqnLookahead(Dqn):
+class DqnLookahead(BorrowingDqn):
     """Decides for one cluster, and remembers its arrived jobs: one object per cluster, from the cluster's beginning.
 
     If the clock goes back, its memory is cleared. The futures have jobs of one GPU only: while a job of several waits,
@@ -43,7 +43,6 @@ class DqnLookahead(Dqn):
         super().__init__(checkpoint)
         self.lookahead = Lookahead()
         self._time_s = -np.inf
-        self._learned: Dqn | None = None
 
     @classmethod
     def of(cls, learned: Dqn, before: Policy | None = None) -> DqnLookahead:
@@ -54,18 +53,10 @@ class DqnLookahead(Dqn):
             before: the policy that it replaces; if that has rollouts too, its memory continues here.
         """
         made = cls(learned.checkpoint)
-        made._learned = learned
+        made.borrow(learned)
         if isinstance(before, cls):
             made.lookahead, made._time_s = before.lookahead, before._time_s
         return made
-
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        """A digest of the checkpoint; empty before the read."""
-        return super().version if self._learned is None else self._learned.version
-
-    def _now_loaded(self) -> _Loaded:
-        return super()._now_loaded() if self._learned is None else self._learned._now_loaded()
 
     def weigh(self, observation: Observation) -> Judgement:
         """As `Dqn`, with the rollouts' action on top.

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adlro.cli.data_dir import LEARN
+from adlro.cli.data_dir import LEARN, data_dir_of
 from adlro.cli.option_types import duration
 from adlro.cli.shell import (
     Output,
@@ -36,7 +36,7 @@ from adlro.lab.candidates.following import LOOKING, Turns, next_folder, publish
 from adlro.lab.candidates.learning import Plan, learn
 from adlro.lab.candidates.making import Making
 from adlro.lab.candidates.past import Past
-from adlro.lab.candidates.reading import ListRequest, checkpoint_in_use, data_dir_of, past_of_file, past_of_suite
+from adlro.lab.candidates.reading import ListRequest, checkpoint_in_use, past_of_file, past_of_suite
 from adlro.lab.compare.knowledge import KINDS
 from adlro.lab.evaluate.request import require_known
 from adlro.lab.options import new_app, run_app
@@ -125,7 +125,10 @@ def run(
         ),
     ] = False,
     every: Annotated[
-        float, typer.Option(parser=duration, metavar="TIME", help="With --follow: learn again after that, too.")
+        float,
+        typer.Option(
+            parser=duration, metavar="TIME", help="With --follow: learn again after that, too.", show_default="7d"
+        ),
     ] = 7 * 86400.0,
     nice: Annotated[int, typer.Option(min=0, max=19, help="Niceness of this process.")] = NICENESS,
     server: ServerOption = None,

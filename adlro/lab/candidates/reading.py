@@ -12,14 +12,12 @@ import numpy as np
 
 from adlro.cli.data_dir import CHECKPOINTS
 from adlro.client import AsyncClient
-from adlro.client.endpoints import Endpoints
 from adlro.decide.policies.dqn import SHIPPED
 from adlro.errors import InvalidInput, NotFound
 from adlro.hardware.cluster_files import read_cluster_file
 from adlro.hardware.speeds import SHIPPED as SPEEDS
 from adlro.hardware.speeds import SpeedTable
 from adlro.kit.promotion import promoted
-from adlro.kit.running_suites import running_suite
 from adlro.lab.candidates.past import Past, past_of_list
 from adlro.lab.compare.history import arrays_of, history_of
 from adlro.lab.compare.knowledge import KINDS, counted, expected_s
@@ -127,12 +125,6 @@ def _past_of(suite: Suite, speeds: SpeedTable, runtime: str) -> Past:
         suite.notes,
         float(math.floor(history.jobs[0].submit_s)),
     )
-
-
-def data_dir_of(server: str | None) -> Path | None:
-    """The data directory of this user's suite at an address; None: it runs elsewhere, or not at all."""
-    suite = running_suite(Endpoints.resolve(server).ingest)
-    return None if suite is None else suite.data_dir
 
 
 def checkpoint_in_use(version: str, data_dir: Path | None, given: Path | None) -> Path:

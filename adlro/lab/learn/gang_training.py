@@ -9,7 +9,7 @@
    keeps what it has for jobs of one GPU.
 
 A gain weighs by its certainty, and counts as GAIN_AT_MOST at most: few states with a great gain would rule the rest.
-One in ten worlds is held out, for the curve. Margins come from adlro/lab/learn/gang_margins.py.
+One in ten worlds is held out: for the curve, and, where a training begins with weights, to choose epoch and margin.
 """
 
 from __future__ import annotations
