@@ -7,13 +7,14 @@ Every policy sees the same lists, of seeds from FIRST_SEED on; no bound on waits
 part of the rules. The change of a mean against `hold_gang` has a 95 % bootstrap interval over lists, drawn in pairs.
 With exact runtimes the study's figures stand beside, and the difference of the two changes with an interval (`less`).
 
-Three rules are no policies of the project:
+Four rules are no policies of the project:
 
     min_min_now             of all jobs and all sets of idle GPUs, the pair that ends first: on `gangs` it starts what
                             `sjf` starts
     min_min_unreserved      each job is wanted on the set, idle or busy, where it is expected to end first; of those
                             whose set is idle the one that ends first starts; nothing is kept free for the others
     hold_gang_unreserved    `hold_gang` without reservations
+    hold_gang_no_backlog    `hold_gang` that refuses slow GPUs beside a long queue too, as it did before
 """
 
 from __future__ import annotations
@@ -99,7 +100,11 @@ def min_min_unreserved() -> Policy:
     return Srtf(SrtfSettings(start=EARLIEST_END))
 
 
-KERNEL = {AGAINST: ONE_SETTING, "hold_gang_unreserved": dataclasses.replace(ONE_SETTING, rho=math.inf)}
+KERNEL = {
+    AGAINST: ONE_SETTING,
+    "hold_gang_unreserved": dataclasses.replace(ONE_SETTING, rho=math.inf),
+    "hold_gang_no_backlog": dataclasses.replace(ONE_SETTING, backlog=0.0),
+}
 """Settings of `hold_gang`, which are played in the kernel."""
 
 MADE: dict[str, Callable[[], Policy]] = {

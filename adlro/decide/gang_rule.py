@@ -18,7 +18,14 @@ unused. A candidate is refused where
     d > theta min(kappa wait + duration)            it is expected to end earlier elsewhere: the least of all models,
                                                     packed and spread, with the expected time until such a set is free,
 
-or where it would delay the reserved job (adlro/decide/reservation.py). Which job that is, adlro/decide/gang_scores.py
+unless it is expected to end before the queue has drained without it, by a part of that time:
+
+    d <= backlog sum of n b exp(1.5 s^2) over the queue / sum of b / d' over the GPUs on which the job takes d' < d
+
+with s the uncertainty of b: expectations are medians, and a sum of uncertain times is longer than that of their medians
+(by exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A GPU that is five
+times slower than the fastest would else stay idle beside any queue. A candidate is also refused
+where it would delay the reserved job (adlro/decide/reservation.py). Which job that is, adlro/decide/gang_scores.py
 says. Once it fits on its set, it starts before all others.
 """
 
@@ -31,9 +38,12 @@ import numpy as np
 from adlro.decide.looked import ALONE, Looked, is_picky
 from adlro.decide.reservation import Kept, look_again, look_as, room_to_keep
 from adlro.numeric.compiled import compiled_call, compiled_part
-from adlro.numeric.exact_compiled import log
+from adlro.numeric.exact_compiled import exp, log
 from adlro.state.gangs import NEVER, Outlook, ends_sooner, free_at_s
 from adlro.state.observation import Bools, Floats, Ints
+
+MOST_SPREAD = 1.5
+"""Uncertainty, a standard deviation of the logarithm, from which on a greater one changes nothing."""
 
 _SLOTS = 1024
 """Room for expected free times that a decision has already worked out."""
@@ -54,6 +64,7 @@ class GangRule(NamedTuple):
     rho: float
     drain: float
     haste: float
+    backlog: float
 
 
 class Surroundings(NamedTuple):
@@ -71,6 +82,8 @@ class Surroundings(NamedTuple):
         key: (_SLOTS, _KEY) of which free time, and of which decision.
         wait_s: (_SLOTS,) these times.
         plain_s: (G,) room: when GPUs are free, while the outlook is as one job sees it (`as_seen_by`).
+        queue_s: (1,) GPU time that the waiting jobs may take on their fastest GPUs (`may_take_s`); below 0: not worked
+            out yet.
     """
 
     outlook: Outlook
@@ -85,6 +98,7 @@ class Surroundings(NamedTuple):
     key: Ints
     wait_s: Floats
     plain_s: Floats
+    queue_s: Floats
 
 
 def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
@@ -103,6 +117,7 @@ def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
         key=np.zeros((_SLOTS, _KEY), dtype=np.int64),
         wait_s=np.zeros(_SLOTS),
         plain_s=np.zeros(gpus),
+        queue_s=np.full(1, -1.0),
     )
 
 
@@ -131,6 +146,7 @@ def count_gpus(surroundings: Surroundings, gpu_idle: Bools, gpu_kind: Ints) -> N
     """
     outlook = surroundings.outlook
     surroundings.known[0] += 1
+    surroundings.queue_s[0] = -1.0
     for model in range(surroundings.model_there.shape[0]):
         surroundings.model_there[model] = 0
     for gpu in range(gpu_kind.shape[0]):
@@ -268,6 +284,37 @@ def _ends_sooner(
         rule.theta,
         duration_s,
     )
+
+
+@compiled_part
+def may_take_s(gpu_count: int, best_s: float, spread: float) -> float:
+    """GPU time that a waiting job may take on its fastest GPUs; 0 where it can't run.
+
+    Args:
+        best_s: its shortest expected duration; inf: it can't run.
+        spread: the uncertainty of this, a standard deviation of the logarithm.
+    """
+    if not best_s < np.inf:
+        return 0.0
+    off = min(spread, MOST_SPREAD)
+    return float(gpu_count * best_s * exp(1.5 * off * off))
+
+
+@compiled_part
+def drain_s(surroundings: Surroundings, best_s: float, duration_s: float) -> float:
+    """When the queue will have drained by the GPUs alone that are faster for a job than a candidate's.
+
+    Each counts by its speed for this job; `fill_model_s` and `queue_s` are filled in. inf: there is none.
+
+    Args:
+        best_s: the job's shortest duration.
+        duration_s: on the candidate.
+    """
+    speed = 0.0
+    for model in range(surroundings.model_s.shape[0]):
+        if surroundings.model_s[model] < duration_s:
+            speed += surroundings.model_there[model] * best_s / surroundings.model_s[model]
+    return surroundings.queue_s[0] / speed if speed > 0.0 else np.inf
 
 
 @compiled_part

@@ -23,16 +23,18 @@ from adlro.decide.gang_rule import (
     as_seen_by_all,
     cost_of,
     count_gpus,
+    drain_s,
     fill_model_s,
     is_too_long,
+    may_take_s,
     unused_share,
 )
-from adlro.decide.looked import ALONE, CHOOSES, Looked, is_picky
+from adlro.decide.looked import ALONE, CHOOSES, Looked, as_type, is_picky
 from adlro.decide.reservation import MODEL, SPREAD, keep_whole, may_start, reserve
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.exact_compiled import log, log1p
 from adlro.state.gangs import Outlook
-from adlro.state.observation import Floats, Gangs, Ints, Observation
+from adlro.state.observation import Bools, Floats, Gangs, Ints, Observation
 
 
 def never_short(observation: Observation, outlook: Outlook, n: int) -> bool:
@@ -40,21 +42,45 @@ def never_short(observation: Observation, outlook: Outlook, n: int) -> bool:
 
     GPUs of a model have equal memory then, and a node has enough for as many of the most demanding jobs as it has GPUs.
     """
-    model, gpu_memory_mib = outlook.gpu_model, outlook.gpu_memory_mib
-    there = np.flatnonzero(gpu_memory_mib >= 0)
-    greatest = np.zeros(len(observation.gpu_models), dtype=np.int64)
-    np.maximum.at(greatest, model[there], gpu_memory_mib[there])
-    if (greatest[model[there]] != gpu_memory_mib[there]).any():
-        return False
-    nodes, node, waiting = len(outlook.node_cores_free), outlook.gpu_node[there], observation.job_waiting[n]
-    gpus = np.bincount(node, minlength=nodes)
-    for free, held, asked in (
-        (outlook.node_cores_free, outlook.gpu_cores_held, observation.job_cores[n]),
-        (outlook.node_memory_free_mib, outlook.gpu_memory_held_mib, observation.job_memory_mib[n]),
-    ):
-        total = free + np.bincount(node, weights=held[there], minlength=nodes).astype(np.int64)
-        most = max(int(asked.max(initial=0, where=waiting)), int(held.max(initial=0)))
-        if (most * gpus > total).any():
+    return bool(
+        _never_short(
+            outlook,
+            as_type(observation.job_waiting[n], np.bool_),
+            as_type(observation.job_cores[n], np.int64),
+            as_type(observation.job_memory_mib[n], np.int64),
+            np.full(len(observation.gpu_models), -1, dtype=np.int64),
+        )
+    )
+
+
+@compiled
+def _never_short(outlook: Outlook, waiting: Bools, cores: Ints, memory_mib: Ints, of_model: Ints) -> bool:
+    """`never_short`.
+
+    Args:
+        waiting, cores, memory_mib: (J,) of the jobs in the queue.
+        of_model: (K,) -1; room for the memory of each model's GPUs.
+    """
+    most_cores, most_mib = 0, 0
+    for job in range(waiting.shape[0]):
+        if waiting[job]:
+            most_cores, most_mib = max(most_cores, cores[job]), max(most_mib, memory_mib[job])
+    for gpu in range(outlook.gpu_model.shape[0]):
+        most_cores = max(most_cores, outlook.gpu_cores_held[gpu])
+        most_mib = max(most_mib, outlook.gpu_memory_held_mib[gpu])
+        model, its_mib = outlook.gpu_model[gpu], outlook.gpu_memory_mib[gpu]
+        if its_mib >= 0:
+            if of_model[model] >= 0 and of_model[model] != its_mib:
+                return False
+            of_model[model] = its_mib
+    for node in range(outlook.node_cores_free.shape[0]):
+        gpus, its_cores, its_mib = 0, outlook.node_cores_free[node], outlook.node_memory_free_mib[node]
+        for gpu in range(outlook.node_first_gpu[node], outlook.node_first_gpu[node + 1]):
+            if outlook.gpu_memory_mib[gpu] >= 0:
+                gpus += 1
+                its_cores += outlook.gpu_cores_held[gpu]
+                its_mib += outlook.gpu_memory_held_mib[gpu]
+        if most_cores * gpus > its_cores or most_mib * gpus > its_mib:
             return False
     return True
 
@@ -107,7 +133,9 @@ def score_cluster(
             scores[row] = -np.inf
             its_s = table.duration_s[row]
             if may_hold:
-                if its_s > rule.s_max * best_s:
+                if its_s > rule.s_max * best_s and not _ends_before_the_queue(
+                    rule, surroundings, looked, gangs, n, job, best_s, its_s
+                ):
                     continue
                 if (
                     reserved >= 0
@@ -141,7 +169,7 @@ def score_cluster(
                     gpu_memory_now_mib,
                     gangs.nodes[n, job],
                     gangs.spread_speed[n, job],
-                ):
+                ) and not _ends_before_the_queue(rule, surroundings, looked, gangs, n, job, best_s, its_s):
                     continue
             if length_ln != length_ln:
                 length_ln = log(best_s)
@@ -163,6 +191,31 @@ def score_cluster(
                 scores[row] = max(best, 0.0) + 1.0
                 break
     return reserved
+
+
+@compiled_part
+def _ends_before_the_queue(
+    rule: GangRule,
+    surroundings: Surroundings,
+    looked: Looked,
+    gangs: Gangs,
+    n: int,
+    job: int,
+    best_s: float,
+    duration_s: float,
+) -> bool:
+    """Whether a candidate is expected to end before faster GPUs alone have drained the queue: not refused then."""
+    if rule.backlog == 0.0:
+        return False
+    if surroundings.queue_s[0] < 0.0:
+        total_s = 0.0
+        for other in range(looked.job_waiting.shape[1]):
+            if looked.job_waiting[n, other]:
+                its_s = _shortest_s(surroundings, looked, gangs, n, other)
+                total_s += may_take_s(gangs.gpu_count[n, other], its_s, looked.job_spread[n, other])
+        surroundings.queue_s[0] = total_s
+        _shortest_s(surroundings, looked, gangs, n, job)
+    return bool(duration_s <= rule.backlog * drain_s(surroundings, best_s, duration_s))
 
 
 @compiled_part

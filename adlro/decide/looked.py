@@ -35,6 +35,7 @@ class Looked(NamedTuple):
     job_type: Ints
     job_priority: Floats
     job_submit_s: Floats
+    job_spread: Floats
     job_cores: Ints
     job_memory_mib: Ints
     job_gpu_memory_mib: Ints
@@ -44,7 +45,7 @@ class Looked(NamedTuple):
     picky: Ints
 
 
-_FLOATS = ("time_s", "gpu_remaining_s", "job_priority", "job_submit_s", "kind_duration_s")
+_FLOATS = ("time_s", "gpu_remaining_s", "job_priority", "job_submit_s", "job_spread", "kind_duration_s")
 _BOOLS = ("gpu_idle", "job_waiting", "hold_allowed")
 _TYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(np.float64 if name in _FLOATS else np.bool_ if name in _BOOLS else np.int64)

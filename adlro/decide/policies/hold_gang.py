@@ -33,6 +33,8 @@ class HoldGangSettings:
         drain: a job that fits nowhere has GPUs drained for it while its wait and duration are expected to be less than
             this many times the shortest duration of what could start now; 0: never.
         haste: weight of that wait.
+        backlog: a candidate that is expected to end before this many times the time in which faster GPUs alone would
+            drain the queue is not refused; 0: the queue does not count.
     """
 
     alpha: float
@@ -45,6 +47,7 @@ class HoldGangSettings:
     rho: float
     drain: float = 0.0
     haste: float = 1.0
+    backlog: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -62,7 +65,9 @@ class HoldGangSettings:
         return GangRule(**{name: float(getattr(self, name)) for name in GangRule._fields})
 
 
-ONE_SETTING = HoldGangSettings(alpha=6.0, theta=1.5, s_max=5.0, kappa=0.75, beta=0.0, ageing=0.4, frag=0.5, rho=10.0)
+ONE_SETTING = HoldGangSettings(
+    alpha=6.0, theta=1.5, s_max=5.0, kappa=0.75, beta=0.0, ageing=0.4, frag=0.5, rho=10.0, backlog=0.25
+)
 """One setting for every load."""
 
 

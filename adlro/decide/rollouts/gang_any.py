@@ -7,7 +7,7 @@ import numpy as np
 from adlro.decide.gang_rule import cost_of, is_too_long, unused_share
 from adlro.decide.reservation import may_start
 from adlro.decide.rollouts.gang_base import GangBase
-from adlro.decide.rollouts.gang_look import fill_durations, look_ahead
+from adlro.decide.rollouts.gang_look import ends_before_the_queue, fill_durations, look_ahead
 from adlro.numeric.compiled import compiled_call, compiled_part
 from adlro.numeric.exact_compiled import log, log1p
 from adlro.sim.course import Course
@@ -148,7 +148,9 @@ def try_any(
                 unused += unused_share(around, node, taken)
             if spread == 1:
                 its_s /= speed
-            if may_hold and _is_refused(jobs, course, n, job, is_plain, reserved, best_s, its_s, trial, base):
+            if may_hold and _is_refused(
+                hardware, machines, jobs, course, n, job, is_plain, reserved, best_s, its_s, trial, base
+            ):
                 continue
             cost = cost_here(machines, jobs, n, number, job, best_s, its_s, unused, model * 2 + spread, least, base)
             if cost < least and cost < found:
@@ -162,6 +164,8 @@ def try_any(
 
 @compiled_part
 def _is_refused(
+    hardware: Hardware,
+    machines: Machines,
     jobs: JobArrays,
     course: Course,
     n: int,
@@ -178,7 +182,9 @@ def _is_refused(
     gpu_count = jobs.gpu_count[number, job]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-    if duration_s > base.rule.s_max * best_s:
+    if duration_s > base.rule.s_max * best_s and not ends_before_the_queue(
+        hardware, machines, jobs, course, n, job, is_plain, best_s, duration_s, base
+    ):
         return True
     if (
         reserved >= 0
@@ -188,7 +194,7 @@ def _is_refused(
         return True
     if duration_s <= base.rule.theta * best_s:
         return False
-    return bool(
+    too_long = bool(
         is_too_long(
             base.rule,
             around,
@@ -201,6 +207,9 @@ def _is_refused(
             course.job_nodes[n, job],
             jobs.expected_spread_speed[number, job],
         )
+    )
+    return too_long and not ends_before_the_queue(
+        hardware, machines, jobs, course, n, job, is_plain, best_s, duration_s, base
     )
 
 
@@ -245,8 +254,9 @@ def _try_one(
             ):
                 continue
             trial[0] = gpu
+            its_s = base.duration_s[kind]
             if may_hold and _is_refused(
-                jobs, course, n, job, is_plain, reserved, best_s, base.duration_s[kind], trial, base
+                hardware, machines, jobs, course, n, job, is_plain, reserved, best_s, its_s, trial, base
             ):
                 continue
             of_kind, fewest = gpu, around.node_idle[node]

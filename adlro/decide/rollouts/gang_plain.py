@@ -12,7 +12,7 @@ from adlro.decide.gang_rule import Surroundings, cost_of, unused_share
 from adlro.decide.reservation import MODEL, SAME_INSTANT_S, SLACK
 from adlro.decide.rollouts.gang_any import at_most_log1p, log_of
 from adlro.decide.rollouts.gang_base import GangBase
-from adlro.decide.rollouts.gang_look import fill_plain_durations
+from adlro.decide.rollouts.gang_look import ends_before_the_queue, fill_plain_durations
 from adlro.decide.rollouts.rule import remaining_s
 from adlro.numeric.compiled import compiled_part
 from adlro.numeric.exact_compiled import log1p
@@ -226,13 +226,21 @@ def try_plain(
                     if speed == 0.0:
                         continue
                     its_s /= speed
-                if may_hold and its_s > rule.s_max * best_s:
+                if (
+                    may_hold
+                    and its_s > rule.s_max * best_s
+                    and not ends_before_the_queue(hardware, machines, jobs, course, n, job, True, best_s, its_s, base)
+                ):
                     continue
                 if not plain_set(base, model, gpu_count, course.job_nodes[n, job, model], spread):
                     continue
                 unused = plain.unused[model, gpu_count, spread]
                 on_kept = plain.on_kept[model, gpu_count, spread]
-            elif may_hold and its_s > rule.s_max * best_s:
+            elif (
+                may_hold
+                and its_s > rule.s_max * best_s
+                and not ends_before_the_queue(hardware, machines, jobs, course, n, job, True, best_s, its_s, base)
+            ):
                 continue
             node = plain.one[model, 0]
             if (
@@ -256,7 +264,9 @@ def try_plain(
             better = cost < least and (cost < found or (cost == found and gpu_count == 1 and node < base.pick[2]))
             # The refusal that takes long comes last, for a candidate that would be chosen.
             if better and may_hold and its_s > rule.theta * best_s:
-                better = not _is_too_long(hardware, machines, jobs, course, n, job, its_s, base)
+                better = not _is_too_long(
+                    hardware, machines, jobs, course, n, job, its_s, base
+                ) or ends_before_the_queue(hardware, machines, jobs, course, n, job, True, best_s, its_s, base)
             if better:
                 found = cost
                 base.pick[0], base.pick[1], base.pick[2] = model, spread, node

@@ -19,7 +19,7 @@ from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import HOLD, Ints, Observation
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
-from tests.unit.sim.test_gang_physics import V100, begin, cluster, draw, job, simulator
+from tests.unit.sim.test_gang_physics import TURING, V100, begin, cluster, draw, job, simulator
 
 
 @compiled
@@ -72,7 +72,10 @@ def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed:
         beta=float(rng.choice([0, 1])),
         drain=float(rng.choice([0.0, 2.0, 8.0])),
         haste=float(rng.choice([1.0, 4.0])),
+        s_max=float(rng.choice([1.2, 5.0])),
+        backlog=float(rng.choice([0.0, 0.25, 1.0])),
     )
+    jobs = jobs._replace(expected_spread=rng.choice([0.0, 0.5, 2.0], size=jobs.expected_spread.shape))
     made = BatchSimulator(there, jobs, gpu_changes=[changes])
     speeds = rng.choice([1.0, 0.7], size=made._course.known_speed.shape[1]) if seed % 3 == 0 else None
     run_both(made, policy(settings), speeds)
@@ -144,6 +147,27 @@ def test_gpus_are_kept_for_a_gang_that_waits_long_but_not_from_what_ends_in_time
     assert chosen(made, policy()) == (0, [0, 1, 2, 3], 0)
     begin(made, 0, 0, 1, 2, 3)
     assert made.observe().gangs is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "spread", "starts"), [(3, 0.0, False), (60, 0.0, False), (100, 0.0, True), (60, 1.0, True)]
+)
+def test_a_slow_gpu_stays_idle_beside_a_short_queue_and_works_beside_a_long_one(
+    waiting: int, spread: float, starts: bool
+):
+    # The slow node takes ten times as long. Its idle GPUs are refused, unless the two fast ones need more than
+    # four times as long for the queue; less where its runtimes are uncertain.
+    there = cluster((V100, 2), (TURING, 2))
+    jobs = pack_jobs([[job(2, work_s=5.0), *(job(1, work_s=1.0) for _ in range(waiting))]], there)
+    slower = np.where(np.array(there.gpu_models) == TURING, 10.0, 1.0)
+    length_s = jobs.expected_s[:, :, [there.gpu_models.index(V100)]] * slower
+    uncertain = np.full_like(jobs.expected_spread, spread)
+    jobs = jobs._replace(duration_s=length_s, expected_s=length_s, expected_spread=uncertain)
+    made = BatchSimulator(there, jobs)
+    begin(made, 0, 0, 1)
+    assert (chosen(made, policy())[0] != HOLD) is starts
+    assert chosen(made, policy(dataclasses.replace(ONE_SETTING, backlog=0.0)))[0] == HOLD
+    run_both(made, policy())
 
 
 def test_without_an_event_to_wait_for_nothing_is_refused():
