@@ -1,8 +1,12 @@
 """The network that weighs actions where jobs of several GPUs wait (adlro/decide/gang_actions.py). numpy, numba only.
 
-Two fully connected layers on the figures of the cluster, of an action and of the base's action; the result is the
-action's gain against the base's, in units of the decision's typical duration. It stands as text in the metadata of the
-policy's ONNX file. Sums are in one order, so an action has the same value on every processor.
+Two fully connected layers on the figures of the cluster, the price of waits, and the figures of an action and of the
+base's action; the result is the action's gain against the base's, in units of the decision's typical duration. It
+stands as text in the metadata of the policy's ONNX file.
+
+A second of waiting costs the price more for each typical duration that the job has waited. One network has learned all
+prices; the less is known of runtimes, the higher the price it decides with: without knowledge, the wide jobs that a
+mistake delays wait longest. Sums are in one order, so an action has the same value on every processor.
 """
 
 from __future__ import annotations
@@ -15,16 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from adlro.decide.gang_actions import ACTION_FIGURES, BASE, CLUSTER_FIGURES, GangActions
+from adlro.decide.gang_actions import ACTION_FIGURES, BASE, CLUSTER_FIGURES, DOUBT, GangActions
 from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled
+from adlro.numeric.exact import log
 from adlro.state.observation import Floats
 
 KEY = "adlro.gangs"
 """Key of the network in an ONNX file's metadata."""
 
-FORMAT = "adlro-gangs/1"
-INPUTS = CLUSTER_FIGURES + 2 * ACTION_FIGURES
+FORMAT = "adlro-gangs/2"
+INPUTS = CLUSTER_FIGURES + 1 + 2 * ACTION_FIGURES
+PRICE_SCALE = 20.0
+"""Factor of a price in its logarithm (`price_figure`): prices of 0.05 and more count by their ratios."""
+
 MOST_DEVIATIONS = 6.0
 """Standard deviations from the mean of the training at which an input is cut."""
 
@@ -44,7 +52,9 @@ class GangNetwork:
         second, second_bias: (H, H2), (H2,).
         last: (H2 + 1,) the weights of the result, and its bias.
         lowest, highest: (CLUSTER_FIGURES,) of the cluster's figures in the training.
-        margins: (5,) the gain above which an action replaces the base's, by its kind.
+        margins: (5,) the gain above which an action replaces the base's, by its kind, where runtimes are known; twice as
+            much where nothing is known of them.
+        wait_prices: the prices of waits where runtimes are known, and where nothing is known of them.
         training: facts for people: command, worlds, seed, scores.
     """
 
@@ -58,6 +68,7 @@ class GangNetwork:
     lowest: Floats
     highest: Floats
     margins: tuple[float, ...]
+    wait_prices: tuple[float, float]
     training: dict[str, Any]
 
     def __post_init__(self) -> None:
@@ -82,14 +93,22 @@ class GangNetwork:
             raise InvalidInput("the network's scale is not above 0", field="scale")
         if len(self.margins) != 5 or not np.isfinite(self.margins).all():
             raise InvalidInput("the network's margins are not five numbers", field="margins")
+        if not all(0.0 <= price < np.inf for price in self.wait_prices):
+            raise InvalidInput("the network's prices of waits are not numbers from 0", field="wait_prices")
 
     def is_in_range(self, actions: GangActions) -> bool:
         """Whether the cluster's figures are those of some cluster in the training."""
         seen = actions.cluster
         return bool(((self.lowest - ROUNDING <= seen) & (seen <= self.highest + ROUNDING)).all())
 
+    def figure_at(self, doubt: float) -> float:
+        """The price of waits that it decides with, as an input, for a doubt from 0 to 1: in proportion as an input."""
+        known, unknown = map(price_figure, self.wait_prices)
+        return known + (unknown - known) * doubt
+
     def gains(self, actions: GangActions) -> Floats:
         """(A,) the gain of each action; 0 for the base's."""
+        price = self.figure_at(float(actions.cluster[DOUBT]))
         found = np.zeros(len(actions.kind))
         _forward(
             self.mean,
@@ -99,7 +118,7 @@ class GangNetwork:
             self.second,
             self.second_bias,
             self.last,
-            actions.cluster,
+            np.append(actions.cluster, price),
             actions.figures,
             found,
             np.empty_like(self.first_bias),
@@ -110,7 +129,7 @@ class GangNetwork:
 
     def choose(self, actions: GangActions, gains: Floats) -> int:
         """The number of the action: of those whose gain exceeds their margin the one that exceeds it most, or 0."""
-        above = gains - np.array(self.margins)[actions.kind]
+        above = gains - (1.0 + actions.cluster[DOUBT]) * np.array(self.margins)[actions.kind]
         above[actions.kind == BASE] = 0.0
         return int(above.argmax())
 
@@ -121,10 +140,16 @@ class GangNetwork:
         said = {
             "format": FORMAT,
             "margins": list(self.margins),
+            "wait_prices": list(self.wait_prices),
             "training": self.training,
             "arrays": base64.b64encode(buffer.getvalue()).decode(),
         }
         return json.dumps(said, sort_keys=True)
+
+
+def price_figure(price: float) -> float:
+    """A price of waits as an input of the network."""
+    return log(1.0 + PRICE_SCALE * price)
 
 
 def network_from_text(text: str, source: str) -> GangNetwork:
@@ -144,7 +169,9 @@ def network_from_text(text: str, source: str) -> GangNetwork:
         content = io.BytesIO(base64.b64decode(said["arrays"], validate=True))
         with np.load(content, allow_pickle=False) as file:
             arrays = {name: np.ascontiguousarray(file[name], dtype=np.float64) for name in _ARRAYS}
-        return GangNetwork(**arrays, margins=tuple(map(float, said["margins"])), training=dict(said["training"]))
+        known, unknown = map(float, said["wait_prices"])
+        margins = tuple(map(float, said["margins"]))
+        return GangNetwork(**arrays, margins=margins, wait_prices=(known, unknown), training=dict(said["training"]))
     except Exception as error:  # a damaged file makes numpy raise any kind of error
         raise InvalidInput(
             f"{source}: its metadata '{KEY}' cannot be read ({error}): train it again, or take a model of this version",

@@ -54,6 +54,7 @@ def copy_gang(jobs: JobArrays, number: int, job: int, duration_s: Floats, list_:
     copy_job(jobs, number, job, duration_s, list_, place)
     list_.gpu_count[0, place] = jobs.gpu_count[number, job]
     list_.max_nodes[0, place] = jobs.max_nodes[number, job]
+    list_.expected_spread[0, place] = jobs.expected_spread[number, job]
     for model in range(duration_s.shape[2]):
         list_.expected_spread_speed[0, place, model] = jobs.expected_spread_speed[number, job, model]
         list_.spread_speed[0, place, model] = jobs.spread_speed[number, job, model]
@@ -143,25 +144,23 @@ def play_gang(
 
 
 @compiled_part
-def price_of_waits(room: Imagination, first: int, price_per_s: float, row: int) -> float:
-    """What the waits in a future cost beside the completion times: half of the price times each wait's square.
+def half_squares_of_waits(room: Imagination, first: int, row: int) -> float:
+    """Half of the sum of the waits' squares in a future, in square seconds.
 
-    So a second of waiting costs `price_per_s` more for each second that the job has waited. A sum of completion times
-    alone does not tell a long wait of one job from short ones of many.
+    Times a price it is what waits cost beside the completion times: a second of waiting then costs the price more for
+    each second that the job has waited. A sum of completion times alone does not tell a long wait of one job from short
+    ones of many.
 
     Args:
         room: with a future that was simulated to its end.
         first: the jobs before this number ran already.
-        price_per_s: 0: none.
         row: of the room, the simulated one.
     """
-    if price_per_s <= 0.0:
-        return 0.0
     squares = 0.0
     for each in range(first, room.jobs.job_count[0]):
         wait_s = room.course.job_start_s[row, each] - room.jobs.submit_s[0, each]
         squares += wait_s * wait_s
-    return 0.5 * price_per_s * squares
+    return 0.5 * squares
 
 
 @compiled
@@ -172,22 +171,23 @@ def gang_cost(
     reserve: int,
     base: GangBase,
     first: int,
-    price_per_s: float,
     now: int,
     played_on: int,
-) -> float:
-    """The cost of an action at the decision in row `now` of the room, which stays; row `played_on` is simulated.
+) -> tuple[float, float]:
+    """The costs of an action at the decision in row `now` of the room, which stays; row `played_on` is simulated.
 
     Args:
         room: with the decision.
         job, gpus, reserve, base: as for `play_gang`.
         first: the jobs before this number run already.
-        price_per_s: as for `price_of_waits`, which is added.
         now, played_on: rows of the room.
+
+    Returns:
+        The integral of jobs in the system, inf if jobs are never placed; and `half_squares_of_waits`, then 0.
     """
     fork.copy_machines(room.machines, now, room.machines, played_on)
     fork.copy_course(room.jobs, room.course, now, room.course, played_on)
     cost = play_gang(
         room.hardware, room.machines, room.jobs, room.changes, room.course, played_on, job, gpus, reserve, base
     )
-    return cost + price_of_waits(room, first, price_per_s, played_on) if cost < np.inf else cost
+    return cost, half_squares_of_waits(room, first, played_on) if cost < np.inf else 0.0

@@ -25,14 +25,33 @@ class AskedActions(NamedTuple):
         place: (S, A) place in the queue of the job that starts, or HOLD.
         gpus: (S, A, W) its GPUs, then -1.
         reserve: (S, A) place in the queue of the job that GPUs are kept free for, or -1.
-        price_per_s: (S,) what a second of waiting costs more, for each second of it (`gang_futures.gang_cost`).
     """
 
     size: Ints
     place: Ints
     gpus: Ints
     reserve: Ints
-    price_per_s: Floats
+
+
+class Gains(NamedTuple):
+    """What the actions of S states save against the base's, means over the futures, and what is known of these means.
+
+    Attributes:
+        gain_s: (S, A) seconds of completion time.
+        waits_s2: (S, A) half of the waits' squares (`gang_futures.half_squares_of_waits`).
+        variance, covariance, waits_variance: (S, A) of the two means.
+    """
+
+    gain_s: Floats
+    waits_s2: Floats
+    variance: Floats
+    covariance: Floats
+    waits_variance: Floats
+
+
+def room_for_gains(states: int, actions: int) -> Gains:
+    """Zeros, to be filled in."""
+    return Gains(*np.zeros((5, states, actions)))
 
 
 @compiled
@@ -47,19 +66,15 @@ def sample_gangs(
     draws: FutureDraws,
     room: Imagination,
     costs: Floats,
-    gain_s: Floats,
-    error_s: Floats,
+    gains: Gains,
 ) -> None:
-    """Fills the gains of actions of clusters at decisions: seconds of completion time saved against the base's.
-
-    With a price of waits, what is saved of that counts as well.
+    """Fills in the gains of actions of clusters at decisions.
 
     Args:
         clusters: (S,).
         mean_gap_s: mean time between arrivals.
         base: for rows of the room.
-        costs: (A, F) room.
-        gain_s, error_s: (S, A) mean over the futures, and its standard error.
+        costs: (2, A, F) room.
     """
     futures, ahead = draws.gap.shape[1], draws.gap.shape[2]
     lists, length = jobs.job_count.shape[0], jobs.job_count[0]
@@ -83,23 +98,29 @@ def sample_gangs(
             for a in range(count):
                 job = asked.place[s, a]
                 reserve = asked.reserve[s, a]
-                costs[a, future] = gang_cost(
+                costs[0, a, future], costs[1, a, future] = gang_cost(
                     room,
                     job + running if job >= 0 else job,
                     asked.gpus[s, a],
                     reserve + running if reserve >= 0 else reserve,
                     base,
                     running,
-                    asked.price_per_s[s],
                     now,
                     played_on,
                 )
         for a in range(count):
-            mean, squares = 0.0, 0.0
+            mean, of_waits = 0.0, 0.0
             for future in range(futures):
-                mean += (costs[0, future] - costs[a, future]) / futures
+                mean += (costs[0, 0, future] - costs[0, a, future]) / futures
+                of_waits += (costs[1, 0, future] - costs[1, a, future]) / futures
+            squares, products, of_waits_squares = 0.0, 0.0, 0.0
             for future in range(futures):
-                off = costs[0, future] - costs[a, future] - mean
+                off = costs[0, 0, future] - costs[0, a, future] - mean
+                off_waits = costs[1, 0, future] - costs[1, a, future] - of_waits
                 squares += off * off
-            gain_s[s, a] = mean
-            error_s[s, a] = np.sqrt(squares / max(futures - 1, 1) / futures)
+                products += off * off_waits
+                of_waits_squares += off_waits * off_waits
+            share = 1.0 / (max(futures - 1, 1) * futures)
+            gains.gain_s[s, a], gains.waits_s2[s, a] = mean, of_waits
+            gains.variance[s, a], gains.covariance[s, a] = squares * share, products * share
+            gains.waits_variance[s, a] = of_waits_squares * share

@@ -19,20 +19,21 @@ from adlro.decide.gang_actions import ACTION_FIGURES, ACTIONS_AT_MOST, CLUSTER_F
 from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
 from adlro.decide.rollouts.gang_base import gang_base
 from adlro.decide.rollouts.gang_futures import room_for_gangs
-from adlro.lab.learn.gang_sampling import AskedActions, sample_gangs
+from adlro.lab.learn.gang_sampling import AskedActions, Gains, room_for_gains, sample_gangs
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.sampling import FutureDraws
 from adlro.lab.learn.worlds import DrawWorld, World
 from adlro.numeric.draws import standard_exponentials
+from adlro.numeric.exact import exp_array, log
 from adlro.sim.batch import BatchSimulator
 from adlro.state.cluster_arrays import Hardware
-from adlro.state.observation import HOLD, Ints, Observation
+from adlro.state.observation import HOLD, Floats, Ints, Observation
 
 ActGangs = Callable[[GangActions], int]
 """Chooses the number of an action."""
 
-
-WAIT_PRICE = 0.05
+HIGHEST_PRICE = 1.0
+LOWEST_PRICE = 0.01
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,9 @@ class GangSampling:
         share: share of the decisions with rollouts where a job fits nowhere, or GPUs are kept free.
         other_share: of the other decisions with waiting jobs of several GPUs.
         futures: futures of each rollout.
-        ahead: arrivals in each future.
+        ahead: arrivals in each future on 16 GPUs; on more they grow as the root of the GPUs' number, up to three times.
         random_share: share of these decisions that continue with a random action.
         improved_share: share that continue with the action of the highest gain, if that exceeds two standard errors.
-        wait_price: a second of waiting counts 1 + `wait_price` x the job's wait so far in units of the decision's
-            typical duration. Without it the widest jobs wait twice as long where durations are guessed badly.
     """
 
     lists: int = 24
@@ -59,7 +58,6 @@ class GangSampling:
     ahead: int = 20
     random_share: float = 0.1
     improved_share: float = 0.5
-    wait_price: float = WAIT_PRICE
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,8 @@ class GangStates:
         cluster: (S, CLUSTER_FIGURES).
         figures: (A, ACTION_FIGURES).
         gain: (A,) mean gain against the base's action in units of the decision's typical duration.
-        error: (A,) its standard error.
+        of_waits: (A,) what it saves of half of the waits' squares, in squares of this unit.
+        variance, covariance, waits_variance: (A,) of the two means, over the futures.
     """
 
     count: Ints
@@ -80,7 +79,25 @@ class GangStates:
     cluster: NDArray[np.float32]
     figures: NDArray[np.float32]
     gain: NDArray[np.float32]
-    error: NDArray[np.float32]
+    of_waits: NDArray[np.float32]
+    variance: NDArray[np.float32]
+    covariance: NDArray[np.float32]
+    waits_variance: NDArray[np.float32]
+
+    @property
+    def state_of(self) -> Ints:
+        """(A,) the decision of each action."""
+        return np.repeat(np.arange(len(self.count)), self.count)
+
+    def gain_at(self, price: Floats) -> Floats:
+        """(A,) the gains where a second of waiting costs `price` (A,) more for each typical duration of the wait."""
+        found: Floats = self.gain + price * self.of_waits
+        return found
+
+    def variance_at(self, price: Floats) -> Floats:
+        """(A,) the variances of `gain_at`, over the futures."""
+        found: Floats = self.variance + 2.0 * price * self.covariance + price * price * self.waits_variance
+        return np.maximum(found, 0.0)
 
     def save(self, path: Path) -> None:
         """Writes a file, as a whole or not at all."""
@@ -124,13 +141,14 @@ def collect_gangs(
     simulator = BatchSimulator(world.cluster, jobs)
     hardware = Hardware(*(column[:1] for column in simulator.hardware))
     models, longest = len(simulator.gpu_models), jobs.submit_s.shape[1]
-    room = room_for_gangs(hardware, longest, models, jobs.widest, sampling.ahead)
+    ahead = round(sampling.ahead * min(max(float(np.sqrt(hardware.gpu_model.shape[1] / 16.0)), 1.0), 3.0))
+    room = room_for_gangs(hardware, longest, models, jobs.widest, ahead)
     base = gang_base(ONE_SETTING, room.hardware, room.jobs)
     finder, policy = GangActionFinder(ONE_SETTING.rule()), HoldGang()
     policy.wait_ratio = np.inf
-    costs = np.zeros((ACTIONS_AT_MOST, sampling.futures))
+    costs = np.zeros((2, ACTIONS_AT_MOST, sampling.futures))
     chance = rng.spawn(1)[0]
-    parts: list[tuple[GangActions, NDArray[np.float64], NDArray[np.float64]]] = []
+    parts: list[tuple[GangActions, Gains]] = []
     while len(simulator.active):
         seen, active, course = simulator.observe(), simulator.active, simulator.course
         judgement = policy.weigh(seen)
@@ -149,9 +167,9 @@ def collect_gangs(
             chosen = {n: 0 if act is None else act(actions) for n, actions in found.items()}
             at = np.flatnonzero(sampled)
             if len(at):
-                asked = _asked(seen, [(int(n), found[int(n)]) for n in at], sampling.wait_price)
-                gain, error = np.zeros((2, len(at), ACTIONS_AT_MOST))
-                shape = (len(at), sampling.futures, sampling.ahead)
+                asked = _asked(seen, [(int(n), found[int(n)]) for n in at])
+                gains = room_for_gains(len(at), ACTIONS_AT_MOST)
+                shape = (len(at), sampling.futures, ahead)
                 draws = FutureDraws(
                     standard_exponentials(chance, shape).astype(np.float32),
                     chance.random(shape, dtype=np.float32),
@@ -168,45 +186,56 @@ def collect_gangs(
                     draws,
                     room,
                     costs,
-                    gain,
-                    error,
+                    gains,
                 )
+                prices = draw_prices(rng, len(at))
                 for s, n in enumerate(at):
                     actions = found[int(n)]
-                    size = len(actions.row)
-                    its_gain, its_error = gain[s, :size], error[s, :size]
-                    if np.isfinite(its_gain).all():
-                        parts.append((actions, its_gain / actions.scale_s, its_error / actions.scale_s))
-                    chosen[int(n)] = _explored(rng, sampling, its_gain, its_error, chosen[int(n)])
+                    its = in_units(gains, s, len(actions.row), actions.scale_s)
+                    if np.isfinite(its.gain_s).all():
+                        parts.append((actions, its))
+                    chosen[int(n)] = _explored(rng, sampling, its, float(prices[s]), chosen[int(n)])
             for cluster, number in chosen.items():
                 if number:
                     _put(seen, cluster, found[cluster], number, acts, reserve)
         simulator.act(acts, reserve)
-    kinds, clusters, figures, gains, errors = ([] for _ in range(5))
-    for actions, its_gain, its_error in parts:
-        kinds.append(actions.kind)
-        clusters.append(actions.cluster)
-        figures.append(actions.figures)
-        gains.append(its_gain)
-        errors.append(its_error)
+    kinds = [actions.kind for actions, _ in parts]
+    clusters = [actions.cluster for actions, _ in parts]
+    figures = [actions.figures for actions, _ in parts]
+    columns = [np.concatenate([np.zeros(0), *(its[i] for _, its in parts)]) for i in range(len(Gains._fields))]
+    gain, of_waits, variance, covariance, waits_variance = (column.astype(np.float32) for column in columns)
     return GangStates(
         count=np.array([len(kind) for kind in kinds], dtype=np.int64),
         kind=np.concatenate([np.zeros(0, dtype=np.int64), *kinds]),
         cluster=np.array(clusters, dtype=np.float32).reshape(-1, CLUSTER_FIGURES),
         figures=np.concatenate([np.zeros((0, ACTION_FIGURES)), *figures]).astype(np.float32),
-        gain=np.concatenate([np.zeros(0), *gains]).astype(np.float32),
-        error=np.concatenate([np.zeros(0), *errors]).astype(np.float32),
+        gain=gain,
+        of_waits=of_waits,
+        variance=variance,
+        covariance=covariance,
+        waits_variance=waits_variance,
     )
 
 
-def _asked(seen: Observation, found: list[tuple[int, GangActions]], wait_price: float) -> AskedActions:
+def draw_prices(rng: np.random.Generator, count: int) -> Floats:
+    """(count,) prices of waits: 0 for a few, otherwise between the bounds, uniform in the logarithm."""
+    found = LOWEST_PRICE * exp_array(log(HIGHEST_PRICE / LOWEST_PRICE) * rng.random(count))
+    return np.where(rng.random(count) < 0.1, 0.0, found)
+
+
+def in_units(gains: Gains, s: int, size: int, scale_s: float) -> Gains:
+    """The gains of state s, (size,) each, in units of the decision's typical duration."""
+    powers = (1, 2, 2, 3, 4)
+    return Gains(*(column[s, :size] / scale_s**power for column, power in zip(gains, powers, strict=True)))
+
+
+def _asked(seen: Observation, found: list[tuple[int, GangActions]]) -> AskedActions:
     width, size = seen.table.gpus.shape[1], len(found)
     asked = AskedActions(
         size=np.array([len(actions.row) for _, actions in found]),
         place=np.full((size, ACTIONS_AT_MOST), HOLD),
         gpus=np.full((size, ACTIONS_AT_MOST, width), HOLD),
         reserve=np.full((size, ACTIONS_AT_MOST), -1),
-        price_per_s=np.array([wait_price / actions.scale_s for _, actions in found]),
     )
     for s, (n, actions) in enumerate(found):
         first = int(seen.table.first[n, 0])
@@ -221,16 +250,18 @@ def _asked(seen: Observation, found: list[tuple[int, GangActions]], wait_price: 
 def _explored(
     rng: np.random.Generator,
     sampling: GangSampling,
-    gain_s: NDArray[np.float64],
-    error_s: NDArray[np.float64],
+    its: Gains,
+    price: float,
     chosen: int,
 ) -> int:
     """The action with which a sampled decision continues."""
     chance = rng.random()
     if chance < sampling.random_share:
-        return int(rng.integers(len(gain_s)))
+        return int(rng.integers(len(its.gain_s)))
     if chance < sampling.random_share + sampling.improved_share:
-        return int(np.argmax(np.where(gain_s > 2.0 * error_s, gain_s, 0.0)))
+        gain = its.gain_s + price * its.waits_s2
+        variance = its.variance + 2.0 * price * its.covariance + price * price * its.waits_variance
+        return int(np.argmax(np.where(gain > 2.0 * np.sqrt(np.maximum(variance, 0.0)), gain, 0.0)))
     return chosen
 
 

@@ -1,14 +1,15 @@
 """Trains the network for decisions where jobs of several GPUs count. torch.
 
     python -m adlro.lab.learn.gang_training FOLDER [--onto MODEL.onnx] [--worlds N] [--further N] [--seed N]
-                                            [--epochs N] [--wait-price P]
+                                            [--network-seed N] [--epochs N] [--wait-prices KNOWN,UNKNOWN]
 
 1. N worlds under `hold_gang` (adlro/lab/learn/gang_states.py), a file each; a run continues after the last file.
-2. A network is trained on them, and decides in the further worlds.
-3. The network is trained again, on all. FOLDER/gangs.onnx is the model with it: MODEL, by default the shipped one,
+2. A network is trained on them. If further worlds are asked for, it decides in them, and is trained again, on all.
+3. FOLDER/gangs.onnx is the model with it: MODEL, by default the shipped one,
    keeps what it has for jobs of one GPU.
 
 A gain weighs by its certainty, and counts as GAIN_AT_MOST at most: few states with a great gain would rule the rest.
+Each decision has another price of waits in each epoch, which is an input: the network learns all of them.
 One in ten worlds is held out: for the curve, and, where a training begins with weights, to choose epoch and margin.
 """
 
@@ -25,21 +26,22 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from adlro.decide.gang_actions import BASE, GangActions
-from adlro.decide.gang_network import INPUTS, KEY, MOST_DEVIATIONS, GangNetwork
+from adlro.decide.gang_actions import BASE, CLUSTER_FIGURES, DOUBT, GangActions
+from adlro.decide.gang_network import INPUTS, KEY, MOST_DEVIATIONS, PRICE_SCALE, GangNetwork
 from adlro.decide.policies.dqn import SHIPPED
 from adlro.errors import InvalidInput
 from adlro.lab.learn.export import write_whole
 from adlro.lab.learn.gang_states import (
-    WAIT_PRICE,
     ActGangs,
     GangSampling,
     GangStates,
     collect_gang_world,
+    draw_prices,
     load_gang_states,
 )
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.worlds import DrawWorld
+from adlro.numeric.exact import exp, log_array
 from adlro.state.observation import Floats
 
 GAIN_AT_MOST = 4.0
@@ -52,20 +54,44 @@ MARGIN_CHOICES = (0.15, 0.3, 0.6, 1.2)
 RATE, RATE_FROM_WEIGHTS = 2e-3, 5e-4
 """Highest learning rate, and that of a training with initial weights."""
 BATCH = 4096
-MARGINS = (0.0, 0.3, 0.3, 0.3, 0.3)
+MARGINS = (0.0, 0.15, 0.15, 0.15, 0.15)
+WAIT_PRICES = (0.05, 5.0)
+"""Where runtimes are known, and where nothing is: chosen on validation lists (docs/model_card.md)."""
+DEAREST = 10.0
+"""The highest price that can be set; above those of the training the network extrapolates."""
 HELD_OUT_EVERY = 10
 FIRST_OF_FURTHER = 10_000
+
+PRICE = CLUSTER_FIGURES
+"""Place of the price of waits among the inputs."""
 
 _Float32s = NDArray[np.float32]
 
 
 def inputs_of(states: GangStates) -> _Float32s:
-    """(A, INPUTS) of all actions."""
-    of_state = np.repeat(np.arange(len(states.count)), states.count)
+    """(A, INPUTS) of all actions, with a price of 0."""
+    of_state = states.state_of
     first = np.cumsum(states.count) - states.count
     base = states.figures[first][of_state]
-    found: _Float32s = np.concatenate([states.cluster[of_state], states.figures, base], axis=1)
+    price = np.zeros((len(of_state), 1), dtype=np.float32)
+    found: _Float32s = np.concatenate([states.cluster[of_state], price, states.figures, base], axis=1)
     return found
+
+
+def price_figures(prices: Floats) -> Floats:
+    """The input of each: `price_figure` for arrays."""
+    return log_array(1.0 + PRICE_SCALE * prices)
+
+
+def price_of_figure(figure: float) -> float:
+    """The price of an input: the reverse of `price_figure`."""
+    return (exp(figure) - 1.0) / PRICE_SCALE
+
+
+def joined(states: Sequence[GangStates]) -> GangStates:
+    """All decisions of several worlds."""
+    names = [field.name for field in dataclasses.fields(GangStates)]
+    return GangStates(**{name: np.concatenate([getattr(each, name) for each in states]) for name in names})
 
 
 def train(
@@ -91,18 +117,16 @@ def train(
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    inputs = np.concatenate([inputs_of(each) for each in states])
-    gain = np.concatenate([each.gain for each in states])
-    error = np.concatenate([each.error for each in states])
-    others = np.flatnonzero(np.concatenate([each.kind for each in states]) != BASE)
+    every = joined(states)
+    inputs, of_state = inputs_of(every), every.state_of
+    others = np.flatnonzero(every.kind != BASE)
     if start is None:
         mean, scale = inputs.mean(axis=0, dtype=np.float64), inputs.std(axis=0, dtype=np.float64) + 1e-3
+        prices = price_figures(draw_prices(rng, 10_000))
+        mean[PRICE], scale[PRICE] = prices.mean(), prices.std()
     else:
         mean, scale = start.mean, start.scale
     x = torch.from_numpy(((inputs - mean) / scale).clip(-MOST_DEVIATIONS, MOST_DEVIATIONS).astype(np.float32))
-    y = torch.from_numpy(gain.clip(-GAIN_AT_MOST, GAIN_AT_MOST).astype(np.float32))
-    squares = np.square(error.astype(np.float64))
-    weight = torch.from_numpy((1.0 / (SPREAD * SPREAD + squares)).astype(np.float32))
     hidden, hidden2 = (HIDDEN, HIDDEN2) if start is None else (len(start.first_bias), len(start.second_bias))
     layers = torch.nn.Linear(INPUTS, hidden), torch.nn.Linear(hidden, hidden2), torch.nn.Linear(hidden2, 1)
     network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
@@ -112,10 +136,14 @@ def train(
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=1e-3)
     steps = epochs * (-(-len(others) // BATCH))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=max(steps, 2))
-    cluster = np.concatenate([each.cluster for each in states]).astype(np.float64)
-    facts = {"seed": seed, "epochs": epochs, "states": int(sum(len(each.count) for each in states))}
+    cluster = every.cluster.astype(np.float64)
+    facts = {"seed": seed, "epochs": epochs, "states": len(every.count)}
     best, most = start, -np.inf if start is None or not held_out else mean_gain(start, held_out)[0]
     for epoch in range(epochs):
+        price = draw_prices(rng, len(every.count))[of_state]
+        y = torch.from_numpy(every.gain_at(price).clip(-GAIN_AT_MOST, GAIN_AT_MOST).astype(np.float32))
+        weight = torch.from_numpy((1.0 / (SPREAD * SPREAD + every.variance_at(price))).astype(np.float32))
+        x[:, PRICE] = torch.from_numpy(((price_figures(price) - mean[PRICE]) / scale[PRICE]).astype(np.float32))
         order = rng.permutation(others)
         for begin in range(0, len(order), BATCH):
             at = torch.from_numpy(order[begin : begin + BATCH])
@@ -171,6 +199,7 @@ def _network_of(
         lowest=lowest,
         highest=highest,
         margins=MARGINS if start is None else start.margins,
+        wait_prices=WAIT_PRICES if start is None else start.wait_prices,
         training=facts,
     )
 
@@ -184,10 +213,16 @@ def _take_weights(network: torch.nn.Sequential, start: GangNetwork) -> None:
 
 
 def mean_gain(network: GangNetwork, states: Sequence[GangStates]) -> tuple[float, float]:
-    """The mean measured gain, cut as in the training, of the actions chosen, and the share that are not the base's."""
+    """The mean measured gain, cut as in the training, of the actions chosen, and the share that are not the base's.
+
+    Waits count at the network's own price.
+    """
     total, others, count = 0.0, 0, 0
     for each in states:
         begin = 0
+        doubts = each.cluster[each.state_of, DOUBT].astype(np.float64)
+        prices = np.array([price_of_figure(network.figure_at(float(doubt))) for doubt in doubts])
+        measured = each.gain_at(prices).clip(-GAIN_AT_MOST, GAIN_AT_MOST)
         for s, size in enumerate(each.count):
             rows = slice(begin, begin + int(size))
             actions = GangActions(
@@ -199,7 +234,7 @@ def mean_gain(network: GangNetwork, states: Sequence[GangStates]) -> tuple[float
                 scale_s=1.0,
             )
             chosen = network.choose(actions, network.gains(actions))
-            total += float(np.clip(each.gain[begin + chosen], -GAIN_AT_MOST, GAIN_AT_MOST))
+            total += float(measured[begin + chosen])
             others += chosen > 0
             begin, count = begin + int(size), count + 1
     return total / max(count, 1), others / max(count, 1)
@@ -224,12 +259,13 @@ class GangTraining:
 
     Args:
         folder: of the files; what is there is not made again.
-        seed: of worlds and networks.
+        seed: of worlds, and of networks unless these have one of their own.
         epochs: of a training.
         say: called with a line of progress.
         draw: draws the worlds.
         start: whose weights each training begins with; None: new ones.
         sampling: the size of the sampling; None: the usual one.
+        network_seed: of the networks.
     """
 
     def __init__(
@@ -241,8 +277,10 @@ class GangTraining:
         draw: DrawWorld = draw_gang_world,
         start: GangNetwork | None = None,
         sampling: GangSampling | None = None,
+        network_seed: int | None = None,
     ) -> None:
         self._folder, self._seed, self._epochs = folder, seed, epochs
+        self._network_seed = seed if network_seed is None else network_seed
         self._say, self._draw, self._start = say, draw, start
         self._sampling = GangSampling() if sampling is None else sampling
 
@@ -268,7 +306,7 @@ class GangTraining:
         if not any(len(each.count) for each in states):
             raise InvalidInput("worlds: no decision of these worlds was sampled; more worlds have some", field="worlds")
         of_others = [load_gang_states(path) for path in held]
-        network = train(states, seed=self._seed, epochs=self._epochs, start=self._start, held_out=of_others)
+        network = train(states, seed=self._network_seed, epochs=self._epochs, start=self._start, held_out=of_others)
         gain, others = mean_gain(network, of_others)
         decisions = sum(len(each.count) for each in states)
         self._say(f"{decisions} decisions: gain {gain:.4f} a decision held out, {100 * others:.1f} % differ")
@@ -286,27 +324,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--onto", type=Path, default=SHIPPED)
     parser.add_argument("--worlds", type=int, default=120)
-    parser.add_argument("--further", type=int, default=60)
+    parser.add_argument("--further", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--network-seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=24)
-    parser.add_argument("--wait-price", type=float, default=WAIT_PRICE)
+    parser.add_argument("--wait-prices", default=",".join(map(str, WAIT_PRICES)))
     asked = parser.parse_args(arguments)
-    for name, least in (("worlds", 1), ("further", 0), ("seed", 0), ("epochs", 1)):
+    for name, least in (("worlds", 1), ("further", 0), ("seed", 0), ("network_seed", 0), ("epochs", 1)):
         if getattr(asked, name) < least:
-            raise InvalidInput(f"--{name} must be at least {least}, not {getattr(asked, name)}", field=name)
+            option = name.replace("_", "-")
+            raise InvalidInput(f"--{option} must be at least {least}, not {getattr(asked, name)}", field=name)
     if not asked.onto.is_file():
         raise InvalidInput(f"--onto: {asked.onto}: no such file; leave it out for the shipped model", field="onto")
 
-    if not 0.0 <= asked.wait_price <= 100.0:
-        raise InvalidInput(f"--wait-price must be from 0 to 100, not {asked.wait_price:g}", field="wait_price")
-    sampling = GangSampling(wait_price=asked.wait_price)
-    states = "states" if asked.wait_price == WAIT_PRICE else f"states-{asked.wait_price:g}"
-    training = GangTraining(asked.folder / states, asked.seed, asked.epochs, _say, sampling=sampling)
+    try:
+        known, unknown = map(float, asked.wait_prices.split(","))
+    except ValueError:
+        raise InvalidInput(
+            f"--wait-prices must be two numbers, as in 0.05,0.3, not '{asked.wait_prices}'", field="wait_prices"
+        ) from None
+    prices = known, unknown
+    if not all(0.0 <= price <= DEAREST for price in prices):
+        raise InvalidInput(f"--wait-prices must be from 0 to {DEAREST:g}", field="wait_prices")
+    training = GangTraining(asked.folder / "states", asked.seed, asked.epochs, _say, network_seed=asked.network_seed)
     paths = training.collect(0, asked.worlds, None)
     network = training.learn(paths)
     if asked.further:
         paths += training.collect(FIRST_OF_FURTHER, asked.further, act_of(network))
         network = training.learn(paths)
+    network = dataclasses.replace(network, wait_prices=prices)
     out = asked.folder / "gangs.onnx"
     write_whole(out, with_gangs(asked.onto.read_bytes(), network))
     sys.stdout.write(f"{out}\n")

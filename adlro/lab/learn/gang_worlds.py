@@ -1,7 +1,7 @@
 """Worlds for training with jobs of several GPUs, drawn at random. numpy only.
 
-As adlro/lab/learn/worlds.py draws those of jobs of one GPU: cluster, mix of sizes, load, speeds of the GPU models, and
-knowledge of runtimes. Shares are this project's choice.
+As adlro/lab/learn/worlds.py draws those of jobs of one GPU: cluster, population, mix of sizes, load, its course, speeds
+of the GPU models, and knowledge of runtimes. Shares are this project's choice.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import math
 import numpy as np
 
 from adlro.errors import InvalidInput
-from adlro.lab.learn.worlds import World, world_of
-from adlro.numeric.exact import exp_array, log, power
+from adlro.lab.learn.worlds import World, draw_speedup, draw_stated, draw_wrong, of_one_application, world_of
+from adlro.numeric.exact import power
 from adlro.records.cluster import Cluster, Gpu, Node
+from adlro.records.jobs import KINDS_OF_WORK
+from adlro.workload.arrivals import Diurnal, Surges
 from adlro.workload.capacity import scenario_on
-from adlro.workload.scenario import GangSize, Scenario, load_scenario
+from adlro.workload.job_lists import draw_groups
+from adlro.workload.scenario import GangSize, Group, Scenario, load_scenario
 
-LOWEST_LOAD, HIGHEST_LOAD = 0.25, 1.4
-WIDEST_SPEEDUP = 10.0
+LOWEST_LOAD, HIGHEST_LOAD = 0.2, 1.5
+MOST_GPUS = 256
 _TRIES = 50
-_SCENARIOS = ("gangs", "gangs_philly", "gangs_heavy", "gangs_64")
-_SHARES = (0.6, 0.16, 0.12, 0.12)
+_SCENARIOS = ("gangs", "gangs_philly", "gangs_heavy", "gangs_64", "gangs_philly_64")
+_SHARES = (0.5, 0.22, 0.12, 0.1, 0.06)
 
 
 def draw_gang_world(rng: np.random.Generator, *, lists: int, jobs: int) -> World:
@@ -50,20 +53,23 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
     load = LOWEST_LOAD + (HIGHEST_LOAD - LOWEST_LOAD) * rng.random()
     scenario = load_scenario(str(rng.choice(_SCENARIOS, p=_SHARES)))
     cluster = scenario.cluster
+    groups: tuple[Group, ...] | None = None
     changed = False
-    if rng.random() < 0.3:
+    if rng.random() < 0.1:
+        scenario, groups = of_one_application(scenario, rng)
+    elif rng.random() < 0.3:
+        scenario = dataclasses.replace(scenario, sigma_group=scenario.sigma_group * (0.5 + rng.random()))
+        groups = draw_groups(scenario, rng)
+    if rng.random() < 0.4:
         cluster, changed = _draw_cluster(rng, scenario.cluster), True
     if rng.random() < 0.3:
         scenario, changed = _with_sizes(rng, scenario, sum(1 for _ in cluster.gpus())), True
-    if changed:
-        scenario = scenario_on(scenario, cluster)
-    speedup = np.ones(len(cluster.gpu_models))
-    if rng.random() < 0.25:
-        speedup = exp_array(log(WIDEST_SPEEDUP) * rng.random(len(speedup)))
+    if changed or groups is not None:
+        scenario = scenario_on(scenario, cluster, groups=groups)
     gpus = sum(1 for _ in cluster.gpus())
     its_lists, its_jobs = sized(lists, jobs, gpus)
-    backlog = int(its_jobs * 0.5 * rng.random()) if rng.random() < 0.15 else 0
-    early = 0.4 * rng.random() if rng.random() < 0.08 else 0.0
+    if rng.random() < 0.25:
+        scenario = _with_a_course(rng, scenario, its_jobs * 3600.0 / (load * scenario.capacity_jobs_per_h))
     return world_of(
         scenario,
         load,
@@ -71,10 +77,23 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
         rng,
         lists=its_lists,
         jobs=its_jobs,
-        speedup=speedup,
-        backlog=backlog,
-        early_share=early,
+        speedup=draw_speedup(len(cluster.gpu_models), rng),
+        backlog=int(its_jobs * 0.75 * rng.random()) if rng.random() < 0.15 else 0,
+        early_share=0.4 * rng.random() if rng.random() < 0.08 else 0.0,
+        wrong=draw_wrong(rng),
+        stated=draw_stated(rng),
     )
+
+
+def _with_a_course(rng: np.random.Generator, scenario: Scenario, length_s: float) -> Scenario:
+    """Days, or bursts of one job type, in lists of so many seconds."""
+    if rng.random() < 0.5:
+        return dataclasses.replace(
+            scenario, arrivals=Diurnal(length_s * (0.2 + 0.6 * rng.random()), 0.3 + 0.6 * rng.random())
+        )
+    kind, factor = KINDS_OF_WORK[int(rng.integers(len(KINDS_OF_WORK)))], 2.0 + 4.0 * rng.random()
+    every_s = length_s * (0.2 + 0.3 * rng.random())
+    return dataclasses.replace(scenario, arrivals=Surges(kind, factor, 0.5 * every_s, 0.2 * every_s, every_s))
 
 
 def _draw_runtime(rng: np.random.Generator) -> str:
@@ -101,9 +120,10 @@ def _draw_cluster(rng: np.random.Generator, like: Cluster) -> Cluster:
     kinds = list({node.gpus[0].gpu_model: node for node in like.nodes}.values())
     if rng.random() < 0.2:
         kinds = [kinds[int(rng.integers(len(kinds)))]]
-    nodes = int(rng.choice([2, 3, 4, 6, 8, 12, 16], p=(0.1, 0.15, 0.2, 0.2, 0.15, 0.12, 0.08)))
-    chosen = np.sort(rng.choice(len(kinds), size=nodes, p=rng.dirichlet(np.full(len(kinds), 2.0))))
     slots = int(rng.choice([2, 4, 8], p=(0.1, 0.6, 0.3)))
+    sizes, chances = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64), (0.06, 0.1, 0.14, 0.19, 0.17, 0.13, 0.1, 0.06, 0.03, 0.02)
+    nodes = min(int(rng.choice(sizes, p=chances)), MOST_GPUS // slots)
+    chosen = np.sort(rng.choice(len(kinds), size=nodes, p=rng.dirichlet(np.full(len(kinds), 2.0))))
     return Cluster("drawn", tuple(_node(kinds[int(kind)], number, slots) for number, kind in enumerate(chosen)))
 
 

@@ -14,12 +14,14 @@ from adlro.decide.gang_actions import (
     ACTIONS_AT_MOST,
     BASE,
     CLUSTER_FIGURES,
+    DOUBT,
     DROPS,
     HOLDS,
     RESERVES,
     STARTS,
     GangActionFinder,
     GangActions,
+    doubt_of,
 )
 from adlro.decide.gang_network import INPUTS, MOST_DEVIATIONS, GangNetwork, network_from_text
 from adlro.decide.policies import POLICIES
@@ -55,6 +57,7 @@ def drawn_network(seed: int = 1, **changes: object) -> GangNetwork:
         lowest=np.full(CLUSTER_FIGURES, -100.0),
         highest=np.full(CLUSTER_FIGURES, 100.0),
         margins=(0.0, 0.0, 0.0, 0.0, 0.0),
+        wait_prices=(0.05, 0.3),
         training={"seed": seed},
     )
     return dataclasses.replace(network, **changes)  # type: ignore[arg-type]
@@ -74,7 +77,7 @@ def policy_with(network: GangNetwork | None) -> Dqn:
 def preferring(kind: int) -> GangNetwork:
     """One that gains most by actions of a kind: by the one-hot figure of an action's kind."""
     first = np.zeros((INPUTS, 2))
-    first[CLUSTER_FIGURES + kind, 0] = 1.0
+    first[CLUSTER_FIGURES + 1 + kind, 0] = 1.0
     return drawn_network(
         mean=np.zeros(INPUTS),
         scale=np.ones(INPUTS),
@@ -158,7 +161,8 @@ def test_every_action_can_be_carried_out_and_the_first_is_the_bases(seed: int) -
 def test_the_network_gives_what_numpy_gives() -> None:
     found, network = actions_of(point(WAITING, NODES)), drawn_network()
     count = len(found.kind)
-    shared = np.repeat(found.cluster[None], count, axis=0)
+    price = network.figure_at(float(found.cluster[DOUBT]))
+    shared = np.repeat(np.append(found.cluster, price)[None], count, axis=0)
     x = np.concatenate([shared, found.figures, np.repeat(found.figures[:1], count, axis=0)], axis=1)
     x = np.clip((x - network.mean) / network.scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
     x = np.maximum(x @ network.first + network.first_bias, 0.0)
@@ -169,28 +173,49 @@ def test_the_network_gives_what_numpy_gives() -> None:
     np.testing.assert_allclose(gains[1:], expected[1:], rtol=1e-9, atol=1e-9)
 
 
+def test_how_little_is_known_is_told_by_repeated_expectations_or_by_their_uncertainty() -> None:
+    nothing = np.zeros(0)
+    assert doubt_of(nothing, nothing) == 0.0
+    assert doubt_of(np.array([3.0]), np.zeros(1)) == 0.0
+    assert doubt_of(np.array([3.0, 4.0, 5.0]), np.zeros(3)) == 0.0
+    assert doubt_of(np.array([3.0, 3.0, 3.0]), np.zeros(3)) == 1.0
+    assert doubt_of(np.array([3.0, 3.0, 4.0]), np.zeros(3)) == 0.5
+    assert doubt_of(np.array([3.0, 4.0]), np.array([0.3, 0.9])) == pytest.approx(0.4)
+    assert doubt_of(np.array([3.0, 4.0]), np.array([9.0, 9.0])) == 1.0
+
+
+def test_the_doubt_of_a_decision_is_that_of_its_waiting_jobs() -> None:
+    twins = [Several(8, 10.0, submit_s=990.0), Several(2, 5.0, submit_s=995.0), Several(2, 5.0, submit_s=995.0)]
+    assert actions_of(point(twins, [[0, 0, 20, 20], [0, 0, 0, 0]])).cluster[DOUBT] == 0.5
+    assert actions_of(point(WAITING, NODES)).cluster[DOUBT] == 0.0
+
+
 def test_text_and_back() -> None:
     network = drawn_network()
     there = network_from_text(network.to_text(), "a file")
     np.testing.assert_array_equal(there.first, network.first.astype(np.float32).astype(np.float64))
     assert there.margins == network.margins
+    assert there.wait_prices == network.wait_prices
     assert there.training == network.training
     assert network_from_text(there.to_text(), "a file").to_text() == there.to_text()
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "cut", "format", "shape", "margins"])
+@pytest.mark.parametrize("damage", ["", "{}", "cut", "format", "older", "margins", "prices", "dear"])
 def test_a_damaged_network_is_refused_with_the_file_and_the_way_out(damage: str) -> None:
-    text = drawn_network().to_text()
-    said = json.loads(text)
+    said = json.loads(drawn_network().to_text())
     if damage == "cut":
         said["arrays"] = said["arrays"][:80]
     elif damage == "format":
         said["format"] = "adlro-gangs/0"
     elif damage == "margins":
         said["margins"] = [0.0, float("nan")]
+    elif damage == "older":
+        said["format"] = "adlro-gangs/1"
+    elif damage == "prices":
+        said["wait_prices"] = [0.05]
+    elif damage == "dear":
+        said["wait_prices"] = [0.05, float("inf")]
     wrong = damage if damage in ("", "{}") else json.dumps(said)
-    if damage == "shape":
-        wrong = text.replace("adlro-gangs/1", "adlro-gangs/2")
     with pytest.raises(InvalidInput, match=r"mine\.onnx.*adlro\.gangs.*train it again"):
         network_from_text(wrong, "mine.onnx")
 

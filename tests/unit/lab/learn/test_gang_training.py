@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("torch")
 
@@ -16,11 +18,13 @@ from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
 from adlro.decide.rollouts.gang_base import gang_base
 from adlro.decide.rollouts.gang_futures import room_for_gangs
 from adlro.errors import InvalidInput
-from adlro.lab.learn.gang_sampling import AskedActions, sample_gangs
+from adlro.lab.learn.gang_sampling import AskedActions, room_for_gains, sample_gangs
 from adlro.lab.learn.gang_states import GangSampling, GangStates, collect_gang_world, load_gang_states, wanted_decisions
-from adlro.lab.learn.gang_training import main, mean_gain, train, with_gangs
+from adlro.lab.learn.gang_training import main, mean_gain, price_of_figure, train, with_gangs
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.sampling import FutureDraws
+from adlro.lab.learn.worlds import world_of
+from adlro.lab.learn.wrong_guesses import WRONG_GUESSES, with_stated_spread, with_wrong_guesses
 from adlro.sim.batch import BatchSimulator
 from adlro.sim.course import JOBS_S
 from adlro.state.cluster_arrays import Hardware
@@ -40,16 +44,15 @@ def burst(seed: int) -> JobArrays:
     return pack_jobs([drawn], load_scenario("gangs").cluster)
 
 
-@pytest.mark.parametrize("price_per_s", [0.0, 0.003])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int, price_per_s: float) -> None:
+def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int) -> None:
     cluster, jobs = load_scenario("gangs").cluster, burst(seed)
     policy, finder = HoldGang(), GangActionFinder(ONE_SETTING.rule())
     policy.wait_ratio = np.inf
 
-    def play(skip: int, chosen: int) -> tuple[float, float, int]:
-        """Plays the list, with another action at the decision `skip`: cost from there on, gain of it, its number."""
-        simulator, decision, gain_s, before = BatchSimulator(cluster, jobs), 0, 0.0, 0.0
+    def play(skip: int, chosen: int) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+        """Plays the list, with another action at the decision `skip`: costs from there on, gains of it, its number."""
+        simulator, decision, gain, before = BatchSimulator(cluster, jobs), 0, np.zeros(2), 0.0
         while len(simulator.active):
             seen = simulator.observe()
             judgement = policy.weigh(seen)
@@ -65,13 +68,12 @@ def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int, price_
                         place=np.full((1, ACTIONS_AT_MOST), HOLD),
                         gpus=np.full((1, ACTIONS_AT_MOST, width), HOLD),
                         reserve=np.full((1, ACTIONS_AT_MOST), -1),
-                        price_per_s=np.array([price_per_s]),
                     )
                     for a, row in enumerate(found.row):
                         if row != HOLD:
                             asked.place[0, a], asked.gpus[0, a] = seen.table.job[row], seen.table.gpus[row]
                         asked.reserve[0, a] = found.reserve[a]
-                    gains, errors = np.zeros((2, 1, ACTIONS_AT_MOST))
+                    gains = room_for_gains(1, ACTIONS_AT_MOST)
                     hardware = Hardware(*(column[:1] for column in simulator.hardware))
                     room = room_for_gangs(hardware, jobs.submit_s.shape[1], 3, jobs.widest, 0)
                     nothing = np.zeros((1, 1, 0), dtype=np.float32)
@@ -85,26 +87,26 @@ def test_a_rollout_without_arrivals_goes_as_the_simulator_does(seed: int, price_
                         gang_base(ONE_SETTING, room.hardware, room.jobs),
                         FutureDraws(nothing, nothing, np.zeros((1, 1), dtype=np.float32)),
                         room,
-                        np.zeros((ACTIONS_AT_MOST, 1)),
+                        np.zeros((2, ACTIONS_AT_MOST, 1)),
                         gains,
-                        errors,
                     )
-                    gain_s, before = float(gains[0, chosen]), float(simulator.totals[0, JOBS_S])
+                    gain = np.array([gains.gain_s[0, chosen], gains.waits_s2[0, chosen]])
+                    before = float(simulator.totals[0, JOBS_S])
                     acts = np.concatenate([asked.place[:, chosen : chosen + 1], asked.gpus[:, chosen]], axis=1)
                     reserve[0] = asked.reserve[0, chosen]
                 decision += 1
             simulator.act(acts, reserve)
         waits_s = simulator.outcome().start_s - jobs.submit_s
-        cost = float(simulator.totals[0, JOBS_S]) + 0.5 * price_per_s * float(np.square(waits_s).sum())
-        return cost - before, gain_s, chosen
+        costs = np.array([float(simulator.totals[0, JOBS_S]) - before, 0.5 * float(np.square(waits_s).sum())])
+        return costs, gain, chosen
 
     told = 0
     for skip in (0, 3, 7, 12):
-        base_s, _, _ = play(skip, 0)
+        base, _, _ = play(skip, 0)
         for number in range(1, 6):
-            cost_s, gain_s, chosen = play(skip, number)
-            assert gain_s == pytest.approx(base_s - cost_s, abs=1e-6)
-            told += chosen > 0 and abs(gain_s) > 0.0
+            costs, gain, chosen = play(skip, number)
+            assert gain == pytest.approx(base - costs, rel=1e-9, abs=1e-6)
+            told += chosen > 0 and abs(float(gain[0])) > 0.0
     assert told > 5
 
 
@@ -147,14 +149,91 @@ def collect_like(rng: np.random.Generator) -> GangStates:
     figures = rng.normal(size=(2 * count, ACTION_FIGURES)).astype(np.float32)
     kind = np.tile([0, 4], count)
     gain = np.where(kind == 0, 0.0, np.where(figures[:, 20] > 0.0, 2.0, -2.0)).astype(np.float32)
+    of_waits = np.zeros(2 * count, dtype=np.float32)
     return GangStates(
         count=np.full(count, 2),
         kind=kind,
         cluster=rng.normal(size=(count, CLUSTER_FIGURES)).astype(np.float32),
         figures=figures,
         gain=gain,
-        error=np.full(2 * count, 0.1, dtype=np.float32),
+        of_waits=of_waits,
+        variance=np.full(2 * count, 0.01, dtype=np.float32),
+        covariance=np.zeros(2 * count, dtype=np.float32),
+        waits_variance=np.zeros(2 * count, dtype=np.float32),
     )
+
+
+def test_the_network_weighs_long_waits_by_the_price_that_it_is_told() -> None:
+    # The second action costs one typical duration, and saves waits worth 10 times the price.
+    states = collect_like(np.random.default_rng(0))
+    others = states.kind != 0
+    states = dataclasses.replace(
+        states,
+        gain=np.where(others, -1.0, 0.0).astype(np.float32),
+        of_waits=np.where(others, 10.0, 0.0).astype(np.float32),
+    )
+    network = train([states], seed=1, epochs=40, threads=1)
+    shares = [
+        mean_gain(dataclasses.replace(network, wait_prices=(price, price)), [states])[1] for price in (0.0, 0.03, 0.5)
+    ]
+    assert shares[0] < 0.05
+    assert shares[1] < 0.05
+    assert shares[2] > 0.95
+
+
+def test_the_price_depends_on_what_is_known() -> None:
+    network = train([collect_like(np.random.default_rng(0))], seed=1, epochs=1, threads=1)
+    network = dataclasses.replace(network, wait_prices=(0.1, 0.5))
+    prices = [price_of_figure(network.figure_at(doubt)) for doubt in (0.0, 0.5, 1.0)]
+    assert prices == pytest.approx([0.1, ((3.0 * 11.0) ** 0.5 - 1.0) / 20.0, 0.5])
+
+
+def test_gains_and_their_variances_at_a_price() -> None:
+    states = collect_like(np.random.default_rng(0))
+    size = len(states.gain)
+    states = dataclasses.replace(
+        states,
+        of_waits=np.full(size, 3.0, dtype=np.float32),
+        covariance=np.full(size, 0.02, dtype=np.float32),
+        waits_variance=np.full(size, 0.5, dtype=np.float32),
+    )
+    assert states.gain_at(np.full(size, 0.2)) == pytest.approx(states.gain + 0.6, abs=1e-6)
+    assert states.variance_at(np.full(size, 0.2)) == pytest.approx(0.01 + 0.4 * 0.02 + 0.04 * 0.5)
+
+
+@pytest.mark.parametrize("kind", WRONG_GUESSES)
+def test_wrong_guesses_change_what_is_expected_and_nothing_else(kind: str) -> None:
+    jobs = world_of(load_scenario("gangs"), 0.9, "true", np.random.default_rng(1), lists=2, jobs=60).jobs
+    wrong = with_wrong_guesses(kind, jobs, np.random.default_rng(2))
+    for name, ours, theirs in zip(jobs._fields, wrong, jobs, strict=True):
+        assert np.array_equal(ours, theirs) == (name != "expected_s"), name
+    assert (np.isfinite(wrong.expected_s) == np.isfinite(jobs.expected_s)).all()
+    there = np.isfinite(jobs.expected_s)
+    off = wrong.expected_s[there] / jobs.expected_s[there]
+    assert off.min() > 0.0
+    if kind == "asked":
+        best_s = wrong.expected_s.min(axis=2)
+        assert (np.log2(best_s) - np.round(np.log2(best_s))) == pytest.approx(0.0, abs=1e-9)
+        assert off.min() >= 1.0 - 1e-9
+    if kind == "two_modes":
+        assert 1 < len(np.unique(np.round(off, 6))) <= 2
+
+
+def test_the_stated_uncertainty_is_the_true_one_times_a_factor() -> None:
+    jobs = world_of(load_scenario("gangs"), 0.9, "noise:0.5", np.random.default_rng(1), lists=2, jobs=400).jobs
+    right = with_stated_spread(jobs, 1.0)
+    assert right.expected_spread.mean() == pytest.approx(0.5, abs=0.05)
+    assert with_stated_spread(jobs, 2.0).expected_spread == pytest.approx(2.0 * right.expected_spread)
+
+
+def test_worlds_differ_in_size_and_speeds_and_in_what_is_known() -> None:
+    worlds = [draw_gang_world(np.random.default_rng(seed), lists=2, jobs=20) for seed in range(60)]
+    gpus = [sum(1 for _ in world.cluster.gpus()) for world in worlds]
+    assert min(gpus) <= 8
+    assert max(gpus) >= 128
+    assert sum("sped up" in world.text for world in worlds) > 15
+    assert {kind for kind in WRONG_GUESSES for world in worlds if f" {kind}" in world.text} == set(WRONG_GUESSES)
+    assert 0.3 < np.mean([world.jobs.expected_spread.max() > 0.0 for world in worlds]) < 0.8
 
 
 @pytest.mark.parametrize(
@@ -163,6 +242,8 @@ def collect_like(rng: np.random.Generator) -> GangStates:
         (["--worlds", "0"], "--worlds must be at least 1"),
         (["--epochs", "0"], "--epochs must be at least 1"),
         (["--onto", "nowhere.onnx"], "no such file"),
+        (["--wait-prices", "0.05"], "--wait-prices must be two numbers"),
+        (["--wait-prices", "0.05,20"], "--wait-prices must be from 0 to 10"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_collected(tmp_path: Path, arguments: list[str], told: str) -> None:

@@ -1,0 +1,360 @@
+"""The search for the actions of one decision where jobs of several GPUs wait, and their figures. Compiled.
+
+adlro/decide/gang_actions.py says what the actions are. numpy and numba only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adlro.decide.gang_rule import GangRule, Surroundings
+from adlro.decide.gang_scores import score_cluster
+from adlro.decide.looked import Looked
+from adlro.numeric.compiled import compiled, compiled_part
+from adlro.numeric.exact_compiled import exp, log, log1p
+from adlro.state.observation import HOLD, Bools, Floats, Gangs, Ints
+
+BASE, HOLDS, RESERVES, DROPS, STARTS = range(5)
+"""Kinds of actions."""
+
+STARTS_AT_MOST, RESERVES_AT_MOST = 4, 3
+ACTIONS_AT_MOST = 3 + STARTS_AT_MOST + RESERVES_AT_MOST
+
+CALLS_AT_MOST = 3 + RESERVES_AT_MOST
+_LENIENT = 1
+"""Number of the rule's call that refuses nothing; that before it is the base's."""
+
+
+class Calls(NamedTuple):
+    """What the rule said in each of its up to R calls.
+
+    Attributes:
+        row: (R,) the best row, or HOLD.
+        reserved: (R,) whose reservation, or -1.
+        start_s: (R,) expected time until that job's start.
+        idle_kept: (R,) idle GPUs that are kept for it.
+        kept: (R, M) 1 for their nodes.
+        scores: (R, C) of the table's rows.
+    """
+
+    row: Ints
+    reserved: Ints
+    start_s: Floats
+    idle_kept: Ints
+    kept: Ints
+    scores: Floats
+
+
+def room_for_calls(nodes: int, rows: int) -> Calls:
+    """Room for the calls of a decision with so many nodes, and rows in its table."""
+    row, reserved, idle_kept = np.full((3, CALLS_AT_MOST), HOLD, dtype=np.int64)
+    return Calls(
+        row,
+        reserved,
+        np.zeros(CALLS_AT_MOST),
+        idle_kept,
+        np.zeros((CALLS_AT_MOST, nodes), dtype=np.int64),
+        np.full((CALLS_AT_MOST, rows), -np.inf),
+    )
+
+
+class Asked(NamedTuple):
+    """Up to A actions, by their place.
+
+    Attributes:
+        kind, row, reserve: (A,) as in `GangActions`.
+        same_row, same_reserve: (A,) 1 where it is the base's.
+        score: (A,) the rule's score of the row less that of the base's; 0 for holds.
+        own_score: (A,) the rule's score of the row.
+        refused: (A,) 1 where the base refuses the row.
+        start_s: (A,) expected time until the start of the job that GPUs are kept free for.
+        idle_kept: (A,) idle GPUs among them.
+        kept: (A, M) 1 for their nodes.
+        call: (A,) the call of the rule that the action comes from.
+    """
+
+    kind: Ints
+    row: Ints
+    reserve: Ints
+    same_row: Ints
+    same_reserve: Ints
+    score: Floats
+    own_score: Floats
+    refused: Ints
+    start_s: Floats
+    idle_kept: Ints
+    kept: Ints
+    call: Ints
+
+
+def room_for_asked(nodes: int) -> Asked:
+    """Room for the actions of a decision with so many nodes."""
+    columns: dict[str, Any] = {name: np.zeros(ACTIONS_AT_MOST, dtype=np.int64) for name in Asked._fields}
+    columns |= {name: np.zeros(ACTIONS_AT_MOST) for name in ("score", "own_score", "start_s")}
+    columns["kept"] = np.zeros((ACTIONS_AT_MOST, nodes), dtype=np.int64)
+    return Asked(**columns)
+
+
+@compiled
+def find_actions(
+    rule: GangRule,
+    free: GangRule,
+    lenient: GangRule,
+    around: Surroundings,
+    looked: Looked,
+    gangs: Gangs,
+    plain: bool,
+    able: Bools,
+    best_s: Floats,
+    ratio: Floats,
+    unfit: Bools,
+    best_of_kind: Ints,
+    calls: Calls,
+    asked: Asked,
+) -> int:
+    """Fills in the actions of the decision of a cluster, its observation's only one; returns their number.
+
+    Args:
+        rule: of the base.
+        free: the same without new reservations.
+        lenient: the same without refusals.
+        around, plain: as for `score_cluster`.
+        gangs: whose `reserved` is written for a time.
+        able: (J, S) whether present GPUs of the kind can hold the job.
+        best_s: (J,) filled in: each job's shortest expected duration; inf: it can't run.
+        ratio: (J,) filled in: how many times that it has waited.
+        unfit: (J,) filled in: whether it is of several GPUs, waits, and fits nowhere.
+        best_of_kind: (S,) room.
+    """
+    for job in range(able.shape[0]):
+        best_s[job] = np.inf
+        for kind in range(able.shape[1]):
+            if able[job, kind]:
+                best_s[job] = min(best_s[job], looked.kind_duration_s[0, job, kind])
+        ratio[job] = max(looked.time_s[0] - looked.job_submit_s[0, job], 0.0) / best_s[job]
+        unfit[job] = (
+            looked.job_waiting[0, job]
+            and best_s[job] < np.inf
+            and gangs.gpu_count[0, job] > 1
+            and looked.table.first[0, job] == looked.table.first[0, job + 1]
+        )
+    reserved_now, may_hold = gangs.reserved[0], looked.hold_allowed[0]
+    _call(rule, around, looked, gangs, plain, reserved_now, best_of_kind, calls, 0)
+    base_row, base_reserved = calls.row[0], calls.reserved[0]
+    _call(lenient, around, looked, gangs, plain, -1, best_of_kind, calls, _LENIENT)
+    used, count = _LENIENT + 1, 0
+    count = _put(calls, asked, count, BASE, base_row, 0)
+    if may_hold and base_row != HOLD:
+        count = _put(calls, asked, count, HOLDS, HOLD, 0)
+    if base_reserved >= 0:
+        _call(free, around, looked, gangs, plain, -1, best_of_kind, calls, used)
+        count = _put(calls, asked, count, DROPS, calls.row[used], used)
+        used += 1
+    if may_hold:
+        first = second = oldest = -1
+        for turn in range(RESERVES_AT_MOST):
+            found, least = -1, np.inf
+            for job in range(best_s.shape[0]):
+                if not unfit[job] or job in (base_reserved, first, second):
+                    continue
+                haste = -ratio[job]
+                if turn < RESERVES_AT_MOST - 1:
+                    haste = log(best_s[job]) - rule.ageing * log(1.0 + ratio[job])
+                if haste < least:
+                    found, least = job, haste
+            if turn == 0:
+                first = found
+            elif turn == 1:
+                second = found
+            else:
+                oldest = found
+        for turn in range(RESERVES_AT_MOST):
+            job = first if turn == 0 else second if turn == 1 else oldest
+            if job < 0:
+                continue
+            _call(free, around, looked, gangs, plain, job, best_of_kind, calls, used)
+            if calls.reserved[used] == job:
+                count = _put(calls, asked, count, RESERVES, calls.row[used], used)
+                used += 1
+    gangs.reserved[0] = reserved_now
+    scores, taken, last, last_row = calls.scores[_LENIENT], 0, np.inf, -1
+    for _ in range(STARTS_AT_MOST + 1):
+        found, most = -1, -np.inf
+        for row in range(scores.shape[0]):
+            if scores[row] > most and (scores[row] < last or (scores[row] == last and row > last_row)):
+                found, most = row, scores[row]
+        if found < 0:
+            break
+        last, last_row = most, found
+        if found != base_row and taken < STARTS_AT_MOST:
+            count = _put(calls, asked, count, STARTS, found, 0)
+            taken += 1
+    return count
+
+
+@compiled_part
+def _call(
+    rule: GangRule,
+    around: Surroundings,
+    looked: Looked,
+    gangs: Gangs,
+    plain: bool,
+    reserved: int,
+    best_of_kind: Ints,
+    calls: Calls,
+    number: int,
+) -> None:
+    """Asks the rule, and writes down what it says.
+
+    Args:
+        reserved: place of the job that GPUs are kept free for so far, or -1.
+        number: of the call.
+    """
+    gangs.reserved[0] = reserved
+    scores = calls.scores[number]
+    for row in range(scores.shape[0]):
+        scores[row] = -np.inf
+    found = score_cluster(rule, around, looked, gangs, 0, plain, scores, best_of_kind)
+    best, most = HOLD, -np.inf
+    for row in range(scores.shape[0]):
+        if scores[row] > most:
+            best, most = row, scores[row]
+    calls.row[number], calls.reserved[number] = best, found
+    calls.start_s[number], calls.idle_kept[number] = 0.0, 0
+    for node in range(around.node_idle.shape[0]):
+        calls.kept[number, node] = 0
+        if found >= 0:
+            calls.kept[number, node] = around.kept.node[node]
+            calls.idle_kept[number] += around.node_idle[node] * around.kept.node[node]
+    if found >= 0:
+        calls.start_s[number] = around.kept.start_s[0]
+
+
+@compiled_part
+def _put(calls: Calls, asked: Asked, place: int, kind: int, row: int, call: int) -> int:
+    """Writes down an action; returns the next place.
+
+    The rule's score of a row is that without refusals; a row that does not even have that, as of the GPU that is its
+    kind's best only beside a reservation, has that of its own call.
+    """
+    asked.kind[place], asked.row[place], asked.reserve[place] = kind, row, calls.reserved[call]
+    asked.same_row[place], asked.same_reserve[place] = row == calls.row[0], calls.reserved[call] == calls.reserved[0]
+    asked.call[place], asked.refused[place] = call, row != HOLD and calls.scores[0, row] == -np.inf
+    own = 0.0
+    if row != HOLD:
+        own = calls.scores[_LENIENT, row]
+        if not np.isfinite(own):
+            own = calls.scores[call, row]
+        if not np.isfinite(own):
+            own = 0.0
+    asked.own_score[place], asked.score[place] = own, 0.0
+    if row != HOLD and calls.row[0] != HOLD:
+        asked.score[place] = own - asked.own_score[0]
+    asked.start_s[place], asked.idle_kept[place] = calls.start_s[call], calls.idle_kept[call]
+    for node in range(calls.kept.shape[1]):
+        asked.kept[place, node] = calls.kept[call, node]
+    return place + 1
+
+
+@compiled
+def fill_figures(
+    looked: Looked,
+    gangs: Gangs,
+    gpu_model: Ints,
+    node_idle: Ints,
+    node_there: Ints,
+    model_there: Ints,
+    best_s: Floats,
+    ratio: Floats,
+    unfit: Bools,
+    quarters_s: Floats,
+    asked: Asked,
+    count_of: int,
+    cluster: Floats,
+    figures: Floats,
+) -> float:
+    """Fills in what the network sees; returns the decision's typical duration.
+
+    Args:
+        gpu_model: (G,) of the cluster.
+        best_s: (J,) each job's shortest expected duration; inf: it can't run.
+        ratio: (J,) how many times that it has waited.
+        unfit: (J,) whether it is of several GPUs, waits, and fits nowhere.
+        count_of: number of the actions.
+        quarters_s: (3,) when a quarter, a half and three quarters of the GPUs are expected to be free.
+    """
+    table, count = looked.table, gangs.gpu_count[0]
+    jobs, gpus, idle = 0, 0, 0
+    for gpu in range(looked.gpu_idle.shape[1]):
+        gpus += looked.gpu_remaining_s[0, gpu] < np.inf
+        idle += looked.gpu_idle[0, gpu]
+    gpus = max(gpus, 1)
+    several, unfits, total_ln, work_s, unfit_s = 0, 0, 0.0, 0.0, 0.0
+    for job in range(best_s.shape[0]):
+        if looked.job_waiting[0, job] and best_s[job] < np.inf:
+            jobs += 1
+            total_ln += log(best_s[job])
+            several += count[job] > 1
+            work_s += best_s[job] * count[job]
+            if unfit[job]:
+                unfits += 1
+                unfit_s += best_s[job] * count[job]
+    scale_s = exp(total_ln / jobs) if jobs > 0 else 1.0
+    empty, most, nodes = 0, 0, node_there.shape[0]
+    for node in range(nodes):
+        empty += node_idle[node] == node_there[node]
+        most = max(most, node_idle[node])
+    cluster[0], cluster[1], cluster[2] = log1p(float(jobs)), log1p(float(several)), log1p(float(unfits))
+    cluster[3], cluster[4] = log1p(work_s / gpus / scale_s), log1p(unfit_s / gpus / scale_s)
+    cluster[5], cluster[6], cluster[7] = idle / gpus, log1p(float(idle)), log1p(float(most))
+    cluster[8] = empty / max(nodes, 1)
+    cluster[9], cluster[10] = log(float(gpus)) / 4.0, log(float(max(nodes, 1))) / 4.0
+    for i in range(3):
+        cluster[11 + i] = log1p(quarters_s[i] / scale_s)
+    cluster[14] = 1.0 if asked.reserve[0] >= 0 else 0.0
+    cluster[15], cluster[16] = log1p(asked.start_s[0] / scale_s), asked.idle_kept[0] / gpus
+    cluster[17] = 1.0 if looked.hold_allowed[0] else 0.0
+    for a in range(count_of):
+        own, row, start_s = figures[a], asked.row[a], asked.start_s[a]
+        own[asked.kind[a]] = 1.0
+        own[5], own[6] = asked.same_row[a], asked.same_reserve[a]
+        if row < 0:
+            own[7], own[8] = 1.0, idle / gpus
+        else:
+            job, its_s = table.job[row], table.duration_s[row]
+            size = count[job]
+            own[8], own[9], own[10] = (idle - size) / gpus, size / gpus, log(float(size))
+            own[11] = size / max(model_there[gpu_model[table.gpu[row]]], 1)
+            own[12] = log(best_s[job] / scale_s)
+            own[13] = log(max(its_s / best_s[job], 1e-6))
+            own[14] = 1.0 if table.spread[row] else 0.0
+            own[15] = log1p(ratio[job])
+            own[16] = min(max(asked.score[a], -5.0), 5.0)
+            own[17] = asked.refused[a]
+            own[18] = min(max(asked.own_score[a], -10.0), 10.0) + log(scale_s)
+            if asked.reserve[a] >= 0 and job != asked.reserve[a]:
+                on_kept = 0
+                for i in range(size):
+                    on_kept += asked.kept[a, looked.gpu_node[0, table.gpus[row, i]]]
+                own[19] = on_kept / size
+                own[20] = min(max(log(max(its_s, 1e-6) / max(start_s, 1e-3)), -3.0), 3.0)
+            own[21] = 1.0 if size == 1 else 0.0
+        if asked.reserve[a] >= 0:
+            job = asked.reserve[a]
+            own[22], own[23], own[24] = 1.0, count[job] / gpus, log(float(max(count[job], 1)))
+            own[25], own[26] = log(best_s[job] / scale_s), log1p(ratio[job])
+            own[27], own[28] = log1p(start_s / scale_s), asked.idle_kept[a] / gpus
+            own[29] = log1p(asked.idle_kept[a] * start_s / gpus / scale_s)
+            shorter, longer = 0, 0
+            for other in range(best_s.shape[0]):
+                if looked.job_waiting[0, other] and table.first[0, other] < table.first[0, other + 1]:
+                    shorter += best_s[other] <= start_s
+                    longer += best_s[other] > start_s
+            own[30], own[31] = log1p(float(shorter)), log1p(float(longer))
+        for i in range(own.shape[0]):
+            own[i] = min(max(own[i], -20.0), 20.0)
+    for i in range(cluster.shape[0]):
+        cluster[i] = min(max(cluster[i], -20.0), 20.0)
+    return scale_s
