@@ -1,16 +1,17 @@
 """The default policies beside the best single rule of each cell, over a grid of clusters, jobs, arrivals and runtimes.
 
     python -m benchmarks.grid run FOLDER [--cells 200] [--lists 40] [--seed 13] [--policies hold_greedy_fixed,dqn]
+                                         [--gangs]
     python -m benchmarks.grid show FOLDER [--all]
 
-The cells are drawn by benchmarks/grid_cells.py. The best single rule of a cell is chosen on lists of its own (its mean
-completion time over `--choose` lists); it and the policies then run on the same `--lists` other lists. `show` prints
-for each policy the ratio of mean completion times to that rule's, less 1, as means over the cells of a kind, and with
-its 95 % bootstrap interval over the lists for cells where that lies wholly above 1 % (with `--all` for each); p95,
-longest wait and throughput in the same way; and how much GPU time stood *idle beside a backlog*: while a waiting job
-fitted whose expected run there would have ended before the queue was expected to drain (the planned start of the last
-waiting job, each planned in the order of submission on the GPU where it is done first). Finished cells are kept: an
-interrupted run goes on.
+The cells are drawn by benchmarks/grid_cells.py; with `--gangs` jobs have one or several GPUs. The best single rule
+of a cell is chosen on lists of its own (its mean completion time over `--choose` lists); it and the policies then run
+on the same `--lists` other lists. `show` prints for each policy the ratio of mean completion times to that rule's, less
+1, as means over the cells of a kind, and with its 95 % bootstrap interval over the lists for cells where that lies
+wholly above 1 % (with `--all` for each); p95, longest wait and throughput in the same way; and, for jobs of one GPU,
+how much GPU time stood *idle beside a backlog*: while a waiting job fitted whose expected run there would have ended
+before the queue was expected to drain (the planned start of the last waiting job, each planned in the order of
+submission on the GPU where it is done first). Finished cells are kept: an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from adlro.decide.policies import POLICIES, Policy
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
 from adlro.lab.evaluate.measure import METRICS, figures_of
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
@@ -37,10 +39,14 @@ from adlro.sim.batch import BatchSimulator
 from adlro.state.candidate_table import gpus_of_job
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
-from benchmarks.grid_cells import Cell, draw_cells, lists_of
+from benchmarks.grid_cells import GANGS, ONE_GPU, Cell, draw_cells, lists_of
 
 RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
 """Of which the best is chosen: the single rules, without tuned settings."""
+GANG_RULES = ("fcfs", "sjf", "easy_backfill", "conservative_backfill", "min_min", "hold_gang", "drain_gang")
+"""The same with jobs of several GPUs."""
+NO_BACKLOG = "hold_gang_no_backlog"
+"""`hold_gang` that refuses slow GPUs beside a long queue too, as it did before."""
 CHOOSE_FROM = 1_000_000
 """Number of the first list on which rules are chosen."""
 LIMIT = 0.01
@@ -69,6 +75,13 @@ class Played:
     fallback: Ints
 
 
+def policy_of(name: str) -> Policy:
+    """A policy, or the rule that only this benchmark has."""
+    if name == NO_BACKLOG:
+        return HoldGang(dataclasses.replace(ONE_SETTING, backlog=0.0))
+    return POLICIES[name]()
+
+
 def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
     """Runs lists to their end."""
     lists = len(jobs.job_count)
@@ -79,10 +92,10 @@ def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
         beside_s[active] += idle[active] * (time_s - since_s[active])
         since_s[active], idle[active] = time_s, 0.0
         observation = simulator.observe()
-        actions, _, _ = tally.act(observation, active)
-        for held in np.flatnonzero(actions[:, 0] < 0).tolist():
+        actions, reserve, _ = tally.act(observation, active)
+        for held in np.flatnonzero(actions[:, 0] < 0).tolist() if jobs.widest == 1 else ():
             idle[active[held]] = _idle_beside_backlog(observation, held)
-        simulator.act(actions)
+        simulator.act(actions, reserve)
     figures = figures_of(cluster, simulator.outcome(), policy=policy.name)
     assert not figures.stuck.any()
     of_lists = dict(zip(METRICS, figures.metrics.T, strict=True))
@@ -160,13 +173,14 @@ def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[
     begin_s = time.perf_counter()
     if not path.exists():
         cluster, jobs = lists_of(cell, seed, CHOOSE_FROM, choose)
-        mean_s = {name: float(play(cluster, jobs, POLICIES[name]()).mean_jct_s.mean()) for name in RULES}
+        rules = RULES if cell.sizes == ONE_GPU else GANG_RULES
+        mean_s = {name: float(play(cluster, jobs, policy_of(name)).mean_jct_s.mean()) for name in rules}
         best = min(mean_s, key=lambda name: mean_s[name])
         columns["best_rule"] = np.array(best)
     best = str(columns["best_rule"])
     cluster, jobs = lists_of(cell, seed, 0, lists)
     for name in dict.fromkeys([*([best] if not path.exists() else []), *missing]):
-        played = play(cluster, jobs, POLICIES[name]())
+        played = play(cluster, jobs, policy_of(name))
         columns |= {f"{name}.{field}": column for field, column in dataclasses.asdict(played).items()}
     part = path.with_suffix(".part.npz")
     np.savez(part, **columns)  # type: ignore[arg-type]
@@ -228,7 +242,7 @@ def _row(cell: Cell, columns: dict[str, Floats], name: str) -> Row:
 def show(folder: Path, *, all_cells: bool = False) -> None:
     """Prints what came of the finished cells as Markdown: by kind of cell, and those above the limit, or all."""
     asked = json.loads((folder / "grid.json").read_text())
-    cells = draw_cells(asked["cells"], asked["seed"])
+    cells = draw_cells(asked["cells"], asked["seed"], GANGS if asked.get("gangs") else None)
     found = [(cell, dict(np.load(path))) for cell in cells if (path := folder / f"cell-{cell.number:04d}.npz").exists()]
     print(f"{len(found)} of {len(cells)} cells, {asked['lists']} lists a cell, seed {asked['seed']}\n")
     for name in asked["policies"]:
@@ -251,7 +265,7 @@ def _show_policy(name: str, rows: Sequence[Row], all_cells: bool) -> None:
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     kinds: dict[str, list[Row]] = {"all": list(rows)}
-    for field in ("cluster", "runtime", "arrivals"):
+    for field in ("cluster", "runtime", "arrivals", "sizes"):
         for value in sorted({str(getattr(row.cell, field)) for row in rows}):
             kinds[value] = [row for row in rows if str(getattr(row.cell, field)) == value]
     for kind, of in kinds.items():
@@ -303,7 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--lists", type=int, default=40)
     running.add_argument("--choose", type=int, default=10, help="lists on which the best rule of a cell is chosen")
     running.add_argument("--seed", type=int, default=13)
-    running.add_argument("--policies", default="hold_greedy_fixed,dqn")
+    running.add_argument("--policies", default="")
+    running.add_argument("--gangs", action="store_true", help="jobs of several GPUs")
     running.add_argument("--processes", type=int, default=2)
     showing = commands.add_parser("show")
     showing.add_argument("folder", type=Path)
@@ -311,16 +326,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if asked.command == "run":
         asked.folder.mkdir(parents=True, exist_ok=True)
-        policies = asked.policies.split(",")
-        told = {name: getattr(asked, name) for name in ("cells", "lists", "choose", "seed")}
+        policies = (asked.policies or ("hold_gang,dqn" if asked.gangs else "hold_greedy_fixed,dqn")).split(",")
+        told = {name: getattr(asked, name) for name in ("cells", "lists", "choose", "seed", "gangs")}
         said = asked.folder / "grid.json"
-        if said.exists() and any(json.loads(said.read_text())[name] != value for name, value in told.items()):
+        before = json.loads(said.read_text()) if said.exists() else told
+        if any(before.get(name, False) != value for name, value in told.items()):
             parser.error(f"{asked.folder} has a grid of other cells, lists or seeds ({said.read_text()})")
         said.write_text(json.dumps({**told, "policies": policies}))
         with ProcessPoolExecutor(asked.processes) as pool:
             running_cells = [
                 pool.submit(run_cell, cell, asked.seed, asked.lists, asked.choose, policies, asked.folder)
-                for cell in draw_cells(asked.cells, asked.seed)
+                for cell in draw_cells(asked.cells, asked.seed, GANGS if asked.gangs else None)
             ]
             for each in running_cells:
                 if said := each.result():

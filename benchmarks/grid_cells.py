@@ -9,6 +9,9 @@ A cell is drawn from
   speeds are ten to twenty times apart;
 - the runtimes that policies know: `true`, `group`, `type`.
 
+The cells of the grid with jobs of several GPUs (`GANGS`) have sizes, clusters and runtimes of their own, and only the
+mixtures.
+
 Lists are drawn by the rules of the scenario of the cluster (`paper` for the files), from a population of the cell's
 own.
 """
@@ -30,20 +33,30 @@ from adlro.records.jobs import KINDS_OF_WORK, JobType
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.workload.arrivals import Batch, Poisson
 from adlro.workload.capacity import scenario_on
-from adlro.workload.estimates import expected_s
+from adlro.workload.estimates import claimed_spread, expected_s, expected_spread_speeds
 from adlro.workload.job_lists import WorkloadJob, draw_groups, draw_jobs
-from adlro.workload.scenario import Scenario, load_cluster, load_scenario, load_speeds
+from adlro.workload.scenario import GangSize, Scenario, load_cluster, load_scenario, load_speeds
 
 _T = TypeVar("_T")
 
 FILES = Path(__file__).with_name("clusters")
 SCENARIOS = ("paper", "paper_roomy", "gavel")
+GANG_SCENARIOS = ("gangs", "gangs_64")
 CLUSTERS = (*SCENARIOS, "wide_speeds", "few_fast", "specialists")
 BACKLOGS = (200, 1000)
 LOADS = (0.3, 0.6, 0.9, 1.1, 1.5)
 RUNTIMES = ("true", "group", "type")
 JOBS = 256
 """Of a list that arrives at a load."""
+
+ONE_GPU = "one"
+SIZES: Mapping[str, tuple[GangSize, ...]] = {
+    ONE_GPU: (),
+    "pairs": (GangSize(1, 0.5), GangSize(2, 0.5)),
+    "to_four": (GangSize(1, 0.4), GangSize(2, 0.2), GangSize(3, 0.1), GangSize(4, 0.3)),
+    "few_wide": (GangSize(1, 0.92), GangSize(4, 0.08, 4.0)),
+}
+"""Shares of the jobs by their numbers of GPUs; the wide ones of the last have more work."""
 
 _SIMULATION, _LEARNING, _DATA = JobType.SIMULATION, JobType.MACHINE_LEARNING, JobType.DATA_PROCESSING
 MIXTURES: Mapping[str, Mapping[JobType, float]] = {
@@ -69,6 +82,7 @@ class Cell:
         load: share of the cluster's capacity.
         cluster: one of `CLUSTERS`.
         runtime: one of `RUNTIMES`.
+        sizes: one of `SIZES`.
     """
 
     number: int
@@ -78,6 +92,7 @@ class Cell:
     load: float
     cluster: str
     runtime: str
+    sizes: str = ONE_GPU
 
     @property
     def arrivals(self) -> str:
@@ -89,11 +104,42 @@ class Cell:
     @property
     def text(self) -> str:
         """For people."""
-        return f"{self.jobs}, {self.arrivals}, {self.cluster}, {self.runtime}"
+        sizes = "" if self.sizes == ONE_GPU else f"{self.sizes}, "
+        return f"{self.jobs}, {sizes}{self.arrivals}, {self.cluster}, {self.runtime}"
 
 
-def draw_cells(count: int, seed: int) -> list[Cell]:
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """What the cells of a grid are drawn from, besides the jobs.
+
+    Attributes:
+        clusters, runtimes, sizes: names.
+        backlogs: jobs that come at once.
+        loads: of lists that arrive one by one.
+        applications: whether some cells have jobs of one application alone.
+    """
+
+    clusters: Sequence[str] = CLUSTERS
+    runtimes: Sequence[str] = RUNTIMES
+    sizes: Sequence[str] = (ONE_GPU,)
+    backlogs: Sequence[int] = BACKLOGS
+    loads: Sequence[float] = LOADS
+    applications: bool = True
+
+
+GANGS = Kinds(
+    clusters=("gangs", "gangs_64", "wide_speeds", "few_fast", "specialists"),
+    runtimes=("true", "noise:0.7", "group", "type", "none"),
+    sizes=("pairs", "to_four", "few_wide"),
+    backlogs=(200,),
+    loads=(0.3, 0.6, 0.9, 1.1),
+    applications=False,
+)
+
+
+def draw_cells(count: int, seed: int, kinds: Kinds | None = None) -> list[Cell]:
     """Different cells in a random order: jobs, arrivals, clusters and runtimes come about equally often."""
+    kinds = Kinds() if kinds is None else kinds
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     cells: list[Cell] = []
     seen: set[tuple[object, ...]] = set()
@@ -105,17 +151,19 @@ def draw_cells(count: int, seed: int) -> list[Cell]:
             deck.extend(int(place) for place in rng.permutation(len(values)))
         return values[deck.pop()]
 
-    arrivals = [(backlog, equal, 1.0) for backlog in BACKLOGS for equal in (False, True)]
-    arrivals += [(0, False, load) for load in LOADS]
+    arrivals = [(backlog, equal, 1.0) for backlog in kinds.backlogs for equal in (False, True)]
+    arrivals += [(0, False, load) for load in kinds.loads]
     while len(cells) < count:
-        cluster = next_of("cluster", CLUSTERS)
-        jobs = next_of(f"jobs of {cluster == 'gavel'}", kinds_of_jobs(cluster))
+        cluster = next_of("cluster", kinds.clusters)
+        its_jobs = kinds_of_jobs(cluster) if kinds.applications else tuple(MIXTURES)
+        jobs = next_of(f"jobs of {cluster == 'gavel'}", its_jobs)
         backlog, equal, load = next_of("arrivals", arrivals)
-        runtime = next_of("runtime", RUNTIMES)
-        key = (jobs, backlog, equal, load, cluster, runtime)
+        runtime = next_of("runtime", kinds.runtimes)
+        sizes = next_of("sizes", kinds.sizes)
+        key = (jobs, backlog, equal, load, cluster, runtime, sizes)
         if key not in seen:
             seen.add(key)
-            cells.append(Cell(len(cells), jobs, backlog, equal, load, cluster, runtime))
+            cells.append(Cell(len(cells), jobs, backlog, equal, load, cluster, runtime, sizes))
     return cells
 
 
@@ -131,8 +179,10 @@ def kinds_of_jobs(cluster: str) -> tuple[str, ...]:
 def scenario_of(cell: Cell, seed: int) -> tuple[Scenario, SpeedTable]:
     """The rules by which a cell's lists are drawn, and the speeds of its GPUs."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(cell.number, 0)))
-    scenario = load_scenario(cell.cluster if cell.cluster in SCENARIOS else "paper")
+    scenario = load_scenario(cell.cluster if cell.cluster in (*SCENARIOS, *GANG_SCENARIOS) else "paper")
     cluster, speeds = _cluster(cell.cluster)
+    if cell.sizes != ONE_GPU:
+        cluster = _with_cores(cluster)
     job_types, mix = dict(scenario.job_types), dict(scenario.mix)
     if cell.jobs in scenario.job_types:
         job_types = {cell.jobs: scenario.job_types[cell.jobs]}
@@ -146,7 +196,12 @@ def scenario_of(cell: Cell, seed: int) -> tuple[Scenario, SpeedTable]:
             if (names := scenario.applications(job_type))
         }
     changed = dataclasses.replace(
-        scenario, job_types=job_types, mix=mix, arrivals=Batch() if cell.backlog else Poisson(), groups=()
+        scenario,
+        job_types=job_types,
+        mix=mix,
+        arrivals=Batch() if cell.backlog else Poisson(),
+        groups=(),
+        gang_sizes=SIZES[cell.sizes],
     )
     if cell.equal:
         changed = dataclasses.replace(changed, work=_Equal(), sigma_group=0.0)
@@ -166,10 +221,19 @@ class _Equal:
 
 
 def _cluster(name: str) -> tuple[Cluster, SpeedTable]:
-    if name in SCENARIOS:
+    if name in (*SCENARIOS, *GANG_SCENARIOS):
         return load_scenario(name).cluster, SHIPPED
     path = str(FILES / f"{name}.toml")
     return load_cluster(path), load_speeds(path)
+
+
+def _with_cores(cluster: Cluster) -> Cluster:
+    """The cluster with cores and memory for the most that a job asks for with each GPU, as in the gang scenarios."""
+    nodes = [
+        dataclasses.replace(node, cpu_cores=16 * len(node.gpus), memory_mib=65536 * len(node.gpus))
+        for node in cluster.nodes
+    ]
+    return dataclasses.replace(cluster, nodes=tuple(nodes))
 
 
 def lists_of(cell: Cell, seed: int, first: int, count: int) -> tuple[Cluster, JobArrays]:
@@ -189,4 +253,9 @@ def lists_of(cell: Cell, seed: int, first: int, count: int) -> tuple[Cluster, Jo
         expected_s(jobs, models, cell.runtime, scenario, seed=of_noise, speeds=speeds)
         for jobs, of_noise in zip(drawn, noise, strict=True)
     ]
-    return scenario.cluster, pack_jobs(drawn, models, believed, speed_table=speeds)
+    packed = pack_jobs(drawn, models, believed, speed_table=speeds)
+    if cell.sizes != ONE_GPU:
+        for row, jobs in enumerate(drawn):
+            packed.expected_spread[row] = claimed_spread(jobs, packed.duration_s[row], believed[row])
+            packed.expected_spread_speed[row] = expected_spread_speeds(jobs, models, cell.runtime)
+    return scenario.cluster, packed

@@ -10,7 +10,7 @@ import pytest
 
 from adlro.lab.evaluate.resampling import change_of_means
 from benchmarks.grid import _idle_beside_backlog, main
-from benchmarks.grid_cells import CLUSTERS, MIXTURES, RUNTIMES, draw_cells, kinds_of_jobs, lists_of
+from benchmarks.grid_cells import CLUSTERS, GANGS, MIXTURES, RUNTIMES, SIZES, draw_cells, kinds_of_jobs, lists_of
 from tests.unit.decide.decision_points import Waiting, decision
 
 
@@ -44,6 +44,22 @@ def test_every_kind_of_cell_has_lists() -> None:
         np.testing.assert_array_equal(again.expected_s[0], jobs.expected_s[1])
         assert cluster.gpu_models
     assert len(seen) >= 2 * len(CLUSTERS)
+
+
+def test_cells_with_jobs_of_several_gpus_are_of_all_kinds_and_can_be_run() -> None:
+    cells = draw_cells(60, 14, GANGS)
+    for name in ("clusters", "runtimes", "sizes"):
+        values = [getattr(cell, name.removesuffix("s") if name != "sizes" else name) for cell in cells]
+        assert set(values) == set(getattr(GANGS, name))
+    seen = set()
+    for cell in cells:
+        if (cell.cluster, cell.sizes) not in seen:
+            seen.add((cell.cluster, cell.sizes))
+            _, jobs = lists_of(cell, 14, 0, 1)
+            assert set(np.unique(jobs.gpu_count)) <= {size.gpu_count for size in SIZES[cell.sizes]}
+            assert jobs.widest > 1
+            assert cell.runtime != "true" or not jobs.expected_spread.any()
+    assert any(lists_of(cell, 14, 0, 1)[1].expected_spread.any() for cell in cells[:10])
 
 
 def test_a_gpu_is_idle_beside_a_backlog_where_a_job_would_be_done_before_the_last_one_starts() -> None:
