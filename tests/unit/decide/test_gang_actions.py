@@ -86,7 +86,7 @@ def preferring(kind: int) -> GangNetwork:
         second=np.eye(2),
         second_bias=np.zeros(2),
         last=np.array([1.0, 0.0, 0.0]),
-        margins=(0.0, 0.5, 0.5, 0.5, 0.5),
+        margins=(0.0, 0.4, 0.4, 0.4, 0.4),
     )
 
 
@@ -260,6 +260,14 @@ def test_an_answer_that_is_no_number_is_left_to_the_rule() -> None:
     judgement = policy_with(network).judge(seen)
     assert judgement.basis_of(0) is DecisionBasis.FAILED
     np.testing.assert_array_equal(judgement.scores, POLICIES["hold_gang"]().judge(seen).scores)
+
+
+def test_a_margin_is_twice_as_wide_where_nothing_is_known() -> None:
+    found, network = actions_of(point(WAITING, NODES)), drawn_network(margins=(0.0, 0.5, 0.5, 0.5, 0.5))
+    gains = np.where(found.kind == BASE, 0.0, 0.75)
+    assert network.choose(found, gains) > 0
+    found.cluster[DOUBT] = 1.0
+    assert network.choose(found, gains) == 0
 
 
 def test_of_equal_scores_the_networks_row_starts() -> None:

@@ -172,7 +172,7 @@ def test_the_network_weighs_long_waits_by_the_price_that_it_is_told() -> None:
         gain=np.where(others, -1.0, 0.0).astype(np.float32),
         of_waits=np.where(others, 10.0, 0.0).astype(np.float32),
     )
-    network = train([states], seed=1, epochs=40, threads=1)
+    network = train([states], seed=1, epochs=400, threads=1)
     shares = [
         mean_gain(dataclasses.replace(network, wait_prices=(price, price)), [states])[1] for price in (0.0, 0.03, 0.5)
     ]
