@@ -225,8 +225,9 @@ def draw_prices(rng: np.random.Generator, count: int) -> Floats:
 
 def in_units(gains: Gains, s: int, size: int, scale_s: float) -> Gains:
     """The gains of state s, (size,) each, in units of the decision's typical duration."""
-    powers = (1, 2, 2, 3, 4)
-    return Gains(*(column[s, :size] / scale_s**power for column, power in zip(gains, powers, strict=True)))
+    square = scale_s * scale_s
+    units = (scale_s, square, square, square * scale_s, square * square)
+    return Gains(*(column[s, :size] / unit for column, unit in zip(gains, units, strict=True)))
 
 
 def _asked(seen: Observation, found: list[tuple[int, GangActions]]) -> AskedActions:
