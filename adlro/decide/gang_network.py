@@ -52,8 +52,8 @@ class GangNetwork:
         second, second_bias: (H, H2), (H2,).
         last: (H2 + 1,) the weights of the result, and its bias.
         lowest, highest: (CLUSTER_FIGURES,) of the cluster's figures in the training.
-        margins: (5,) the gain above which an action replaces the base's, by its kind, where runtimes are known; twice as
-            much where nothing is known of them.
+        margins: (5,) the gain above which an action replaces the base's, by its kind, where runtimes are known; twice
+            as much where nothing is known of them.
         wait_prices: the prices of waits where runtimes are known, and where nothing is known of them.
         training: facts for people: command, worlds, seed, scores.
     """
