@@ -8,7 +8,7 @@ An action is a row of the candidate table, or a hold, with the job that GPUs are
     drop      nothing is kept free any longer; `hold_gang` then starts what it would
     start     another of the candidates with the least costs, refused ones too, beside the reservation of the base
 
-numpy only; the compiled search (adlro/decide/gang_search.py) asks `hold_gang`'s rule up to seven times.
+numpy only; the compiled search (adlro/decide/gang_search.py) asks `hold_gang`'s rule up to six times.
 """
 
 from __future__ import annotations
@@ -170,5 +170,6 @@ def doubt_of(best_s: Floats, spread: Floats) -> float:
     """
     if len(best_s) == 0:
         return 0.0
-    repeated = 1.0 - (len(np.unique(best_s)) - 1) / (len(best_s) - 1) if len(best_s) > 1 else 0.0
+    different = len(np.unique(best_s.astype(np.float32)))  # seven digits: equal times may differ in their last bits
+    repeated = 1.0 - (different - 1) / (len(best_s) - 1) if len(best_s) > 1 else 0.0
     return max(repeated, min(float(spread.sum()) / len(spread) / UNKNOWN_SPREAD, 1.0))

@@ -18,7 +18,8 @@ unused. A candidate is refused where
     d > theta min(kappa wait + duration)            it is expected to end earlier elsewhere: the least of all models,
                                                     packed and spread, with the expected time until such a set is free,
 
-unless it is expected to end before the queue has drained without it, by a part of that time:
+unless it is expected to end before faster GPUs would have drained the whole queue, the job itself included, by a part
+of that time (for a spread set, its own model's GPUs count as faster ones):
 
     d <= backlog sum of n b exp(1.5 s^2) over the queue / sum of b / d' over the GPUs on which the job takes d' < d
 

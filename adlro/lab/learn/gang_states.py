@@ -19,6 +19,7 @@ from adlro.decide.gang_actions import ACTION_FIGURES, ACTIONS_AT_MOST, CLUSTER_F
 from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
 from adlro.decide.rollouts.gang_base import gang_base
 from adlro.decide.rollouts.gang_futures import room_for_gangs
+from adlro.errors import InvalidInput
 from adlro.lab.learn.gang_sampling import AskedActions, Gains, room_for_gains, sample_gangs
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.sampling import FutureDraws
@@ -108,9 +109,16 @@ class GangStates:
 
 
 def load_gang_states(path: Path) -> GangStates:
-    """Reads a file of `GangStates.save`."""
+    """Reads a file of `GangStates.save`.
+
+    Raises:
+        InvalidInput: it is of another version of ADLRO.
+    """
+    names = [field.name for field in dataclasses.fields(GangStates)]
     with np.load(path, allow_pickle=False) as found:
-        return GangStates(**{field.name: found[field.name] for field in dataclasses.fields(GangStates)})
+        if not set(names) <= set(found.files):
+            raise InvalidInput(f"{path} is of another version of ADLRO: name another folder", field="folder")
+        return GangStates(**{name: found[name] for name in names})
 
 
 def wanted_decisions(observation: Observation) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

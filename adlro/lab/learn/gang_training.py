@@ -32,6 +32,7 @@ from adlro.decide.policies.dqn import SHIPPED
 from adlro.errors import InvalidInput
 from adlro.lab.learn.export import write_whole
 from adlro.lab.learn.gang_states import (
+    HIGHEST_PRICE,
     ActGangs,
     GangSampling,
     GangStates,
@@ -215,14 +216,14 @@ def _take_weights(network: torch.nn.Sequential, start: GangNetwork) -> None:
 def mean_gain(network: GangNetwork, states: Sequence[GangStates]) -> tuple[float, float]:
     """The mean measured gain, cut as in the training, of the actions chosen, and the share that are not the base's.
 
-    Waits count at the network's own price.
+    Waits count at the network's own price, or the highest of the training.
     """
     total, others, count = 0.0, 0, 0
     for each in states:
         begin = 0
         doubts = each.cluster[each.state_of, DOUBT].astype(np.float64)
         prices = np.array([price_of_figure(network.figure_at(float(doubt))) for doubt in doubts])
-        measured = each.gain_at(prices).clip(-GAIN_AT_MOST, GAIN_AT_MOST)
+        measured = each.gain_at(np.minimum(prices, HIGHEST_PRICE)).clip(-GAIN_AT_MOST, GAIN_AT_MOST)
         for s, size in enumerate(each.count):
             rows = slice(begin, begin + int(size))
             actions = GangActions(
@@ -348,11 +349,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise InvalidInput(f"--wait-prices must be from 0 to {DEAREST:g}", field="wait_prices")
     training = GangTraining(asked.folder / "states", asked.seed, asked.epochs, _say, network_seed=asked.network_seed)
     paths = training.collect(0, asked.worlds, None)
-    network = training.learn(paths)
+    network = dataclasses.replace(training.learn(paths), wait_prices=prices)
     if asked.further:
         paths += training.collect(FIRST_OF_FURTHER, asked.further, act_of(network))
-        network = training.learn(paths)
-    network = dataclasses.replace(network, wait_prices=prices)
+        network = dataclasses.replace(training.learn(paths), wait_prices=prices)
     out = asked.folder / "gangs.onnx"
     write_whole(out, with_gangs(asked.onto.read_bytes(), network))
     sys.stdout.write(f"{out}\n")
