@@ -150,7 +150,7 @@ policy: $(DEV) ## trains the learned policy again, as out/policy/best.onnx (hour
 	$(BIN)/adlro train out/policy --recipe policy_iteration $(ARGS)
 
 .PHONY: policy-gangs
-policy-gangs: $(DEV) ## trains its network for jobs of several GPUs again, as out/gangs/gangs.onnx (an hour; resumes)
+policy-gangs: $(DEV) ## trains its network for jobs of several GPUs again, as out/gangs/gangs.onnx (half an hour; resumes)
 	$(BIN)/python -m adlro.lab.learn.gang_training out/gangs $(ARGS)
 
 .PHONY: clean

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from adlro.decide.policies import POLICIES, Policy
-from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
+from adlro.decide.policies.hold_gang import HoldGang
 from adlro.lab.evaluate.measure import METRICS, figures_of
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
@@ -39,14 +39,13 @@ from adlro.sim.batch import BatchSimulator
 from adlro.state.candidate_table import gpus_of_job
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
+from benchmarks.gangs import KERNEL
 from benchmarks.grid_cells import GANGS, ONE_GPU, Cell, draw_cells, lists_of
 
 RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
 """Of which the best is chosen: the single rules, without tuned settings."""
 GANG_RULES = ("fcfs", "sjf", "easy_backfill", "conservative_backfill", "min_min", "hold_gang", "drain_gang")
 """The same with jobs of several GPUs."""
-NO_BACKLOG = "hold_gang_no_backlog"
-"""`hold_gang` that refuses slow GPUs beside a long queue too, as it did before."""
 CHOOSE_FROM = 1_000_000
 """Number of the first list on which rules are chosen."""
 LIMIT = 0.01
@@ -76,10 +75,8 @@ class Played:
 
 
 def policy_of(name: str) -> Policy:
-    """A policy, or the rule that only this benchmark has."""
-    if name == NO_BACKLOG:
-        return HoldGang(dataclasses.replace(ONE_SETTING, backlog=0.0))
-    return POLICIES[name]()
+    """A policy, or a setting of `hold_gang` that benchmarks/gangs.py has."""
+    return HoldGang(KERNEL[name]) if name in KERNEL else POLICIES[name]()
 
 
 def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:

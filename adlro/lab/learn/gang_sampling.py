@@ -48,6 +48,16 @@ class Gains(NamedTuple):
     covariance: Floats
     waits_variance: Floats
 
+    def gain_at(self, price: Floats | float) -> Floats:
+        """The gains where a second of waiting costs `price` more for each unit of time of the wait."""
+        found: Floats = self.gain_s + price * self.waits_s2
+        return found
+
+    def variance_at(self, price: Floats | float) -> Floats:
+        """The variances of `gain_at`."""
+        found: Floats = self.variance + 2.0 * price * self.covariance + price * price * self.waits_variance
+        return np.maximum(found, 0.0)
+
 
 def room_for_gains(states: int, actions: int) -> Gains:
     """Zeros, to be filled in."""

@@ -90,15 +90,11 @@ class GangStates:
         """(A,) the decision of each action."""
         return np.repeat(np.arange(len(self.count)), self.count)
 
-    def gain_at(self, price: Floats) -> Floats:
-        """(A,) the gains where a second of waiting costs `price` (A,) more for each typical duration of the wait."""
-        found: Floats = self.gain + price * self.of_waits
-        return found
-
-    def variance_at(self, price: Floats) -> Floats:
-        """(A,) the variances of `gain_at`, over the futures."""
-        found: Floats = self.variance + 2.0 * price * self.covariance + price * price * self.waits_variance
-        return np.maximum(found, 0.0)
+    @property
+    def gains(self) -> Gains:
+        """(A,) each, in units of the typical duration."""
+        columns = (self.gain, self.of_waits, self.variance, self.covariance, self.waits_variance)
+        return Gains(*(column.astype(np.float64) for column in columns))
 
     def save(self, path: Path) -> None:
         """Writes a file, as a whole or not at all."""
@@ -268,9 +264,8 @@ def _explored(
     if chance < sampling.random_share:
         return int(rng.integers(len(its.gain_s)))
     if chance < sampling.random_share + sampling.improved_share:
-        gain = its.gain_s + price * its.waits_s2
-        variance = its.variance + 2.0 * price * its.covariance + price * price * its.waits_variance
-        return int(np.argmax(np.where(gain > 2.0 * np.sqrt(np.maximum(variance, 0.0)), gain, 0.0)))
+        gain = its.gain_at(price)
+        return int(np.argmax(np.where(gain > 2.0 * np.sqrt(its.variance_at(price)), gain, 0.0)))
     return chosen
 
 

@@ -5,8 +5,7 @@
 
 1. N worlds under `hold_gang` (adlro/lab/learn/gang_states.py), a file each; a run continues after the last file.
 2. A network is trained on them. If further worlds are asked for, it decides in them, and is trained again, on all.
-3. FOLDER/gangs.onnx is the model with it: MODEL, by default the shipped one,
-   keeps what it has for jobs of one GPU.
+3. FOLDER/gangs.onnx is the model with it: MODEL, by default the shipped one, keeps what it has for jobs of one GPU.
 
 A gain weighs by its certainty, and counts as GAIN_AT_MOST at most: few states with a great gain would rule the rest.
 Each decision has another price of waits in each epoch, which is an input: the network learns all of them.
@@ -119,7 +118,7 @@ def train(
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     every = joined(states)
-    inputs, of_state = inputs_of(every), every.state_of
+    inputs, of_state, gains = inputs_of(every), every.state_of, every.gains
     others = np.flatnonzero(every.kind != BASE)
     if start is None:
         mean, scale = inputs.mean(axis=0, dtype=np.float64), inputs.std(axis=0, dtype=np.float64) + 1e-3
@@ -142,8 +141,8 @@ def train(
     best, most = start, -np.inf if start is None or not held_out else mean_gain(start, held_out)[0]
     for epoch in range(epochs):
         price = draw_prices(rng, len(every.count))[of_state]
-        y = torch.from_numpy(every.gain_at(price).clip(-GAIN_AT_MOST, GAIN_AT_MOST).astype(np.float32))
-        weight = torch.from_numpy((1.0 / (SPREAD * SPREAD + every.variance_at(price))).astype(np.float32))
+        y = torch.from_numpy(gains.gain_at(price).clip(-GAIN_AT_MOST, GAIN_AT_MOST).astype(np.float32))
+        weight = torch.from_numpy((1.0 / (SPREAD * SPREAD + gains.variance_at(price))).astype(np.float32))
         x[:, PRICE] = torch.from_numpy(((price_figures(price) - mean[PRICE]) / scale[PRICE]).astype(np.float32))
         order = rng.permutation(others)
         for begin in range(0, len(order), BATCH):
@@ -221,9 +220,10 @@ def mean_gain(network: GangNetwork, states: Sequence[GangStates]) -> tuple[float
     total, others, count = 0.0, 0, 0
     for each in states:
         begin = 0
-        doubts = each.cluster[each.state_of, DOUBT].astype(np.float64)
-        prices = np.array([price_of_figure(network.figure_at(float(doubt))) for doubt in doubts])
-        measured = each.gain_at(np.minimum(prices, HIGHEST_PRICE)).clip(-GAIN_AT_MOST, GAIN_AT_MOST)
+        prices = np.array([price_of_figure(network.figure_at(float(doubt))) for doubt in each.cluster[:, DOUBT]])
+        measured = each.gains.gain_at(np.minimum(prices, HIGHEST_PRICE)[each.state_of]).clip(
+            -GAIN_AT_MOST, GAIN_AT_MOST
+        )
         for s, size in enumerate(each.count):
             rows = slice(begin, begin + int(size))
             actions = GangActions(

@@ -197,8 +197,8 @@ def test_gains_and_their_variances_at_a_price() -> None:
         covariance=np.full(size, 0.02, dtype=np.float32),
         waits_variance=np.full(size, 0.5, dtype=np.float32),
     )
-    assert states.gain_at(np.full(size, 0.2)) == pytest.approx(states.gain + 0.6, abs=1e-6)
-    assert states.variance_at(np.full(size, 0.2)) == pytest.approx(0.01 + 0.4 * 0.02 + 0.04 * 0.5)
+    assert states.gains.gain_at(np.full(size, 0.2)) == pytest.approx(states.gain + 0.6, abs=1e-6)
+    assert states.gains.variance_at(np.full(size, 0.2)) == pytest.approx(0.01 + 0.4 * 0.02 + 0.04 * 0.5)
 
 
 @pytest.mark.parametrize("kind", WRONG_GUESSES)
