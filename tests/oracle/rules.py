@@ -85,9 +85,11 @@ class HoldGang:
         ln b + beta ln n + alpha ln(d / b) - ageing ln(1 + w / b) + frag (k - m) / k of each empty node of k of which it
         takes m
 
-    and it is refused where d / b > s_max, or d > theta min over all sets of (kappa wait + d). The least cost starts. If
-    no reservation stands, the job that fits nowhere and has the greatest w / b above rho gets one; when the reserved
-    job fits on its set it starts before all others.
+    and it is refused where d / b > s_max, or d > theta min over all sets of (kappa wait + d), unless
+    d <= backlog D: D is the time in which the GPUs of models on which the job's packed duration is below d, each
+    working at b / that duration, get through the sum of n b of all that waits (expectations here are certain). The
+    least cost starts. If no reservation stands, the job that fits nowhere and has the greatest w / b above rho gets
+    one; when the reserved job fits on its set it starts before all others.
     """
 
     alpha: float = 6.0
@@ -98,6 +100,7 @@ class HoldGang:
     ageing: float = 0.4
     frag: float = 0.5
     rho: float = 10.0
+    backlog: float = 0.25
 
     def __call__(self, oracle: Oracle) -> Choice:
         reserved = oracle.reserved
@@ -160,13 +163,28 @@ class HoldGang:
         waited_s, found = oracle.now_s - oracle.jobs[job].submit_s, []
         for placement in self.sets(oracle, job):
             duration_s = oracle.expected_s(placement)
-            if duration_s / best_s > self.s_max or duration_s > self.theta * completion_s:
+            refused = duration_s / best_s > self.s_max or duration_s > self.theta * completion_s
+            if refused and not duration_s <= self.backlog * self.drain_s(oracle, job, best_s, duration_s):
                 continue
             cost = math.log(best_s) + self.beta * math.log(len(placement.gpus))
             cost += self.alpha * math.log(duration_s / best_s) + self.frag * broken(oracle, placement)
             cost -= self.ageing * math.log1p(max(waited_s, 0.0) / best_s)
             found.append((placement, cost))
         return found
+
+    def drain_s(self, oracle: Oracle, job: int, best_s: float, duration_s: float) -> float:
+        """How long GPUs on which the job is faster than `duration_s` alone would have work; inf: there are none."""
+        bests_s = [(oracle.jobs[each].gpu_count, self.best_s(oracle, each)) for each in oracle.waiting]
+        queue_s = sum(gpus * its_s for gpus, its_s in bests_s if its_s < math.inf)
+        speed = 0.0
+        for model in range(len(oracle.jobs[job].duration_s)):
+            if free_at_s(oracle, job, model, True) == math.inf:
+                continue
+            packed_s = oracle.expected_s(Placement(job, (), model, False))
+            if packed_s < duration_s:
+                there = [g for g, card in enumerate(oracle.gpus) if card.model == model and oracle.speed[g] > 0.0]
+                speed += len(there) * best_s / packed_s
+        return queue_s / speed if speed > 0.0 else math.inf
 
 
 def broken(oracle: Oracle, placement: Placement) -> float:
