@@ -14,7 +14,7 @@ Four rules are no policies of the project:
     min_min_unreserved      each job is wanted on the set, idle or busy, where it is expected to end first; of those
                             whose set is idle the one that ends first starts; nothing is kept free for the others
     hold_gang_unreserved    `hold_gang` without reservations
-    hold_gang_no_backlog    `hold_gang` that refuses slow GPUs beside a long queue too, as it did before
+    hold_gang_no_queue      `hold_gang` as it was before the depth of the queue counted: the next job, refusals, reservations
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def min_min_unreserved() -> Policy:
 KERNEL = {
     AGAINST: ONE_SETTING,
     "hold_gang_unreserved": dataclasses.replace(ONE_SETTING, rho=math.inf),
-    "hold_gang_no_backlog": dataclasses.replace(ONE_SETTING, backlog=0.0),
+    "hold_gang_no_queue": dataclasses.replace(ONE_SETTING, beta=0.0, backlog=0.0, depth=0.0, defer=0.0),
 }
 """Settings of `hold_gang`, which are played in the kernel."""
 

@@ -8,8 +8,15 @@ for a job of one GPU of each kind of GPU one on the node with the fewest idle GP
 the expected duration there, n the number of GPUs, b the job's shortest duration on any model of which enough GPUs are
 present, w the time it has waited, the cost is
 
-    ln b + beta ln n + alpha ln(d / b) + frag (unused share of the empty nodes that the set breaks)
+    ln b + beta min(1, r / depth) ln n + alpha ln(d / b) + frag (unused share of the empty nodes that the set breaks)
         - ageing ln(1 + w / b)
+
+r is the depth of the queue, in jobs of mean length before each present GPU:
+
+    r = sum n b / (mean b x present GPUs), over the jobs that wait and can run
+
+In a short queue a job of many GPUs takes GPUs that nothing else wants; in a deep one it keeps others waiting by all the
+GPU time that it takes, n b, which is what beta = 1 orders by.
 
 A node is empty if all its present GPUs are idle; of one with four GPUs, a job on one of them leaves a share of 3/4
 unused. A candidate is refused where
@@ -27,7 +34,8 @@ with s the uncertainty of b: expectations are medians, and a sum of uncertain ti
 (by exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A GPU that is five
 times slower than the fastest would else stay idle beside any queue. A candidate is also refused
 where it would delay the reserved job (adlro/decide/reservation.py). Which job that is, adlro/decide/gang_scores.py
-says. Once it fits on its set, it starts before all others.
+says: one that has waited longer than rho max(1, defer r) times b, since in a deep queue all have waited long. Once it
+fits on its set, it starts before all others.
 """
 
 from __future__ import annotations
@@ -66,6 +74,8 @@ class GangRule(NamedTuple):
     drain: float
     haste: float
     backlog: float
+    depth: float
+    defer: float
 
 
 class Surroundings(NamedTuple):
@@ -83,8 +93,9 @@ class Surroundings(NamedTuple):
         key: (_SLOTS, _KEY) of which free time, and of which decision.
         wait_s: (_SLOTS,) these times.
         plain_s: (G,) room: when GPUs are free, while the outlook is as one job sees it (`as_seen_by`).
-        queue_s: (1,) GPU time that the waiting jobs may take on their fastest GPUs (`may_take_s`); below 0: not worked
-            out yet.
+        queue_s: (4,) of the waiting jobs that can run: GPU time that they may take on their fastest GPUs
+            (`may_take_s`), that they are expected to take, the sum of their shortest durations, and their number.
+        at_depth: (2,) beta and rho at the depth of this queue.
     """
 
     outlook: Outlook
@@ -100,6 +111,7 @@ class Surroundings(NamedTuple):
     wait_s: Floats
     plain_s: Floats
     queue_s: Floats
+    at_depth: Floats
 
 
 def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
@@ -118,7 +130,8 @@ def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
         key=np.zeros((_SLOTS, _KEY), dtype=np.int64),
         wait_s=np.zeros(_SLOTS),
         plain_s=np.zeros(gpus),
-        queue_s=np.full(1, -1.0),
+        queue_s=np.zeros(4),
+        at_depth=np.zeros(2),
     )
 
 
@@ -147,7 +160,6 @@ def count_gpus(surroundings: Surroundings, gpu_idle: Bools, gpu_kind: Ints) -> N
     """
     outlook = surroundings.outlook
     surroundings.known[0] += 1
-    surroundings.queue_s[0] = -1.0
     for model in range(surroundings.model_there.shape[0]):
         surroundings.model_there[model] = 0
     for gpu in range(gpu_kind.shape[0]):
@@ -288,15 +300,56 @@ def _ends_sooner(
 
 
 @compiled_part
-def may_take_s(gpu_count: int, best_s: float, spread: float) -> float:
-    """GPU time that a waiting job may take on its fastest GPUs; 0 where it can't run.
+def counts_queue(rule: GangRule) -> bool:
+    """Whether the rule reads the queue: `empty_queue`, `add_to_queue` for each waiting job, `look_at_depth`."""
+    return rule.backlog > 0.0 or rule.depth > 0.0 or rule.defer > 0.0
+
+
+@compiled_part
+def empty_queue(surroundings: Surroundings) -> None:
+    """Begins to count the queue."""
+    for i in range(surroundings.queue_s.shape[0]):
+        surroundings.queue_s[i] = 0.0
+
+
+@compiled_part
+def add_to_queue(surroundings: Surroundings, gpu_count: int, best_s: float, spread: float) -> None:
+    """Counts a waiting job.
 
     Args:
-        best_s: its shortest expected duration; inf: it can't run.
+        best_s: its shortest expected duration; inf: it can't run, and does not count.
         spread: the uncertainty of this, a standard deviation of the logarithm.
     """
-    if not best_s < np.inf:
-        return 0.0
+    if best_s < np.inf:
+        queue_s = surroundings.queue_s
+        queue_s[0] += may_take_s(gpu_count, best_s, spread)
+        queue_s[1] += gpu_count * best_s
+        queue_s[2] += best_s
+        queue_s[3] += 1.0
+
+
+@compiled_part
+def look_at_depth(rule: GangRule, surroundings: Surroundings) -> None:
+    """Fills in beta and rho at the depth of the counted queue; `model_there` is filled in."""
+    queue_s, there, rounds = surroundings.queue_s, 0, 0.0
+    for model in range(surroundings.model_there.shape[0]):
+        there += surroundings.model_there[model]
+    if queue_s[2] > 0.0 and there > 0:
+        rounds = queue_s[1] * queue_s[3] / (queue_s[2] * there)
+    surroundings.at_depth[0] = rule.beta * min(rounds / rule.depth, 1.0) if rule.depth > 0.0 else rule.beta
+    surroundings.at_depth[1] = rule.rho * max(rule.defer * rounds, 1.0)
+
+
+@compiled_part
+def may_take_s(gpu_count: int, best_s: float, spread: float) -> float:
+    """GPU time that a waiting job may take on its fastest GPUs.
+
+    Args:
+        best_s: its shortest expected duration.
+        spread: the uncertainty of this, a standard deviation of the logarithm.
+    """
+    if spread == 0.0:
+        return gpu_count * best_s
     off = min(spread, MOST_SPREAD)
     return float(gpu_count * best_s * exp(1.5 * off * off))
 
@@ -328,16 +381,19 @@ def unused_share(surroundings: Surroundings, node: int, taken: int) -> float:
 
 
 @compiled_part
-def cost_of(rule: GangRule, gpu_count: int, length_ln: float, slow_ln: float, unused: float, age_ln: float) -> float:
+def cost_of(
+    rule: GangRule, beta: float, gpu_count: int, length_ln: float, slow_ln: float, unused: float, age_ln: float
+) -> float:
     """The cost of a candidate.
 
     Args:
+        beta: at the depth of the queue.
         length_ln: ln b.
         slow_ln: ln(d / b).
         unused: share of empty nodes.
         age_ln: ln(1 + w / b).
     """
     cost = length_ln + rule.alpha * slow_ln + rule.frag * unused - rule.ageing * age_ln
-    if gpu_count > 1 and rule.beta > 0.0:
-        cost += rule.beta * log(float(gpu_count))
+    if gpu_count > 1 and beta > 0.0:
+        cost += beta * log(float(gpu_count))
     return float(cost)

@@ -19,14 +19,17 @@ import numpy as np
 from adlro.decide.gang_rule import (
     GangRule,
     Surroundings,
+    add_to_queue,
     as_seen_by,
     as_seen_by_all,
     cost_of,
     count_gpus,
+    counts_queue,
     drain_s,
+    empty_queue,
     fill_model_s,
     is_too_long,
-    may_take_s,
+    look_at_depth,
     unused_share,
 )
 from adlro.decide.looked import ALONE, CHOOSES, Looked, as_type, is_picky
@@ -111,6 +114,8 @@ def score_cluster(
     """
     table, kept = looked.table, surroundings.kept
     count_gpus(surroundings, looked.gpu_idle[n], looked.gpu_kind[n])
+    _count_queue(rule, surroundings, looked, gangs, n)
+    beta = surroundings.at_depth[0]
     may_hold, time_s = looked.hold_allowed[n], looked.time_s[n]
     reserved = _reserved_job(rule, surroundings, looked, gangs, n)
     best = -np.inf
@@ -133,9 +138,7 @@ def score_cluster(
             scores[row] = -np.inf
             its_s = table.duration_s[row]
             if may_hold:
-                if its_s > rule.s_max * best_s and not _ends_before_the_queue(
-                    rule, surroundings, looked, gangs, n, job, best_s, its_s
-                ):
+                if its_s > rule.s_max * best_s and not _ends_before_the_queue(rule, surroundings, best_s, its_s):
                     continue
                 if (
                     reserved >= 0
@@ -169,7 +172,7 @@ def score_cluster(
                     gpu_memory_now_mib,
                     gangs.nodes[n, job],
                     gangs.spread_speed[n, job],
-                ) and not _ends_before_the_queue(rule, surroundings, looked, gangs, n, job, best_s, its_s):
+                ) and not _ends_before_the_queue(rule, surroundings, best_s, its_s):
                     continue
             if length_ln != length_ln:
                 length_ln = log(best_s)
@@ -181,7 +184,7 @@ def score_cluster(
                 best_of_kind[kind] = row
             else:
                 unused = _unused_by_set(surroundings, table.gpus[row], gpu_count)
-            scores[row] = -cost_of(rule, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
+            scores[row] = -cost_of(rule, beta, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
             best = max(best, scores[row])
         if picky:
             as_seen_by_all(surroundings)
@@ -194,28 +197,21 @@ def score_cluster(
 
 
 @compiled_part
-def _ends_before_the_queue(
-    rule: GangRule,
-    surroundings: Surroundings,
-    looked: Looked,
-    gangs: Gangs,
-    n: int,
-    job: int,
-    best_s: float,
-    duration_s: float,
-) -> bool:
+def _count_queue(rule: GangRule, surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int) -> None:
+    """Fills in what the rule reads of the queue."""
+    empty_queue(surroundings)
+    if counts_queue(rule):
+        for job in range(looked.job_waiting.shape[1]):
+            if looked.job_waiting[n, job]:
+                its_s = _shortest_s(surroundings, looked, gangs, n, job)
+                add_to_queue(surroundings, gangs.gpu_count[n, job], its_s, looked.job_spread[n, job])
+    look_at_depth(rule, surroundings)
+
+
+@compiled_part
+def _ends_before_the_queue(rule: GangRule, surroundings: Surroundings, best_s: float, duration_s: float) -> bool:
     """Whether a candidate is expected to end before faster GPUs alone have drained the queue: not refused then."""
-    if rule.backlog == 0.0:
-        return False
-    if surroundings.queue_s[0] < 0.0:
-        total_s = 0.0
-        for other in range(looked.job_waiting.shape[1]):
-            if looked.job_waiting[n, other]:
-                its_s = _shortest_s(surroundings, looked, gangs, n, other)
-                total_s += may_take_s(gangs.gpu_count[n, other], its_s, looked.job_spread[n, other])
-        surroundings.queue_s[0] = total_s
-        _shortest_s(surroundings, looked, gangs, n, job)
-    return bool(duration_s <= rule.backlog * drain_s(surroundings, best_s, duration_s))
+    return rule.backlog > 0.0 and duration_s <= rule.backlog * drain_s(surroundings, best_s, duration_s)
 
 
 @compiled_part
@@ -250,13 +246,13 @@ def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, ga
     if (
         reserved >= 0
         and looked.job_waiting[n, reserved]
-        and (rule.drain == 0.0 or _waited_ratio(surroundings, looked, gangs, n, reserved) > rule.rho)
+        and (rule.drain == 0.0 or _waited_ratio(surroundings, looked, gangs, n, reserved) > surroundings.at_depth[1])
         and reserve_for_job(surroundings, looked, gangs, n, reserved) < np.inf
     ):
         return int(reserved)
     below, after = np.inf, -1
     while True:
-        found, most = -1, rule.rho
+        found, most = -1, surroundings.at_depth[1]
         for job in range(looked.job_waiting.shape[1]):
             if (
                 gangs.gpu_count[n, job] > 1

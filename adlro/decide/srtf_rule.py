@@ -119,7 +119,7 @@ def choose_stop(
             if length_ln != length_ln:
                 length_ln = log(best_s)
                 age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
-            cost = cost_of(rule, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
+            cost = cost_of(rule, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
             if not cost < best:
                 continue
             if its_s > rule.theta * best_s:

@@ -82,25 +82,28 @@ class HoldGang:
     Each job has for each model a packed set, best fit (a single GPU too), and a spread one. With d the duration there,
     b the shortest anywhere that is present, w the time waited, n the GPUs, a set's cost is
 
-        ln b + beta ln n + alpha ln(d / b) - ageing ln(1 + w / b) + frag (k - m) / k of each empty node of k of which it
-        takes m
+        ln b + beta min(1, r / depth) ln n + alpha ln(d / b) - ageing ln(1 + w / b)
+            + frag (k - m) / k of each empty node of k of which it takes m
 
     and it is refused where d / b > s_max, or d > theta min over all sets of (kappa wait + d), unless
     d <= backlog D: D is the time in which the GPUs of models on which the job's packed duration is below d, each
     working at b / that duration, get through the sum of n b of all that waits (expectations here are certain). The
-    least cost starts. If no reservation stands, the job that fits nowhere and has the greatest w / b above rho gets
-    one; when the reserved job fits on its set it starts before all others.
+    least cost starts. If no reservation stands, the job that fits nowhere and has the greatest w / b above
+    rho max(1, defer r) gets one; when the reserved job fits on its set it starts before all others. r is the sum of n b
+    over the mean of b and over the number of present GPUs, of the jobs that wait and can run.
     """
 
     alpha: float = 6.0
     theta: float = 1.5
     s_max: float = 5.0
     kappa: float = 0.75
-    beta: float = 0.0
+    beta: float = 1.0
     ageing: float = 0.4
     frag: float = 0.5
     rho: float = 10.0
-    backlog: float = 0.25
+    backlog: float = 0.5
+    depth: float = 16.0
+    defer: float = 0.25
 
     def __call__(self, oracle: Oracle) -> Choice:
         reserved = oracle.reserved
@@ -122,7 +125,7 @@ class HoldGang:
         return start(best, NOBODY if best.job == reserved else reserved)
 
     def first_to_reserve(self, oracle: Oracle) -> int:
-        first, longest = NOBODY, self.rho
+        first, longest = NOBODY, self.rho * max(1.0, self.defer * self.rounds(oracle))
         for job in oracle.waiting:
             best_s = self.best_s(oracle, job)
             if best_s == math.inf or any(candidates(oracle, job)):
@@ -161,21 +164,33 @@ class HoldGang:
         best_s = min((duration_s for _, duration_s in options), default=math.inf)
         completion_s = min((self.kappa * wait_s + duration_s for wait_s, duration_s in options), default=math.inf)
         waited_s, found = oracle.now_s - oracle.jobs[job].submit_s, []
+        beta = self.beta * min(1.0, self.rounds(oracle) / self.depth)
         for placement in self.sets(oracle, job):
             duration_s = oracle.expected_s(placement)
             refused = duration_s / best_s > self.s_max or duration_s > self.theta * completion_s
             if refused and not duration_s <= self.backlog * self.drain_s(oracle, job, best_s, duration_s):
                 continue
-            cost = math.log(best_s) + self.beta * math.log(len(placement.gpus))
+            cost = math.log(best_s) + beta * math.log(len(placement.gpus))
             cost += self.alpha * math.log(duration_s / best_s) + self.frag * broken(oracle, placement)
             cost -= self.ageing * math.log1p(max(waited_s, 0.0) / best_s)
             found.append((placement, cost))
         return found
 
+    def queue(self, oracle: Oracle) -> list[tuple[int, float]]:
+        """n and b of each job that waits and can run."""
+        found = [(oracle.jobs[each].gpu_count, self.best_s(oracle, each)) for each in oracle.waiting]
+        return [(gpus, its_s) for gpus, its_s in found if its_s < math.inf]
+
+    def rounds(self, oracle: Oracle) -> float:
+        queue, there = self.queue(oracle), sum(speed > 0.0 for speed in oracle.speed)
+        total_s = sum(its_s for _, its_s in queue)
+        if total_s == 0.0 or there == 0:
+            return 0.0
+        return sum(gpus * its_s for gpus, its_s in queue) * len(queue) / (total_s * there)
+
     def drain_s(self, oracle: Oracle, job: int, best_s: float, duration_s: float) -> float:
         """How long GPUs on which the job is faster than `duration_s` alone would have work; inf: there are none."""
-        bests_s = [(oracle.jobs[each].gpu_count, self.best_s(oracle, each)) for each in oracle.waiting]
-        queue_s = sum(gpus * its_s for gpus, its_s in bests_s if its_s < math.inf)
+        queue_s = sum(gpus * its_s for gpus, its_s in self.queue(oracle))
         speed = 0.0
         for model in range(len(oracle.jobs[job].duration_s)):
             if free_at_s(oracle, job, model, True) == math.inf:

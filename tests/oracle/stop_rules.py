@@ -140,7 +140,9 @@ class Srtf:
     ln b + alpha ln(d / b) - ageing ln(1 + w / b), with the same refusals.
     """
 
-    starts: HoldGang = field(default_factory=lambda: HoldGang(s_max=2.0, rho=math.inf, backlog=0.0))
+    starts: HoldGang = field(
+        default_factory=lambda: HoldGang(s_max=2.0, beta=0.0, rho=math.inf, backlog=0.0, defer=0.0)
+    )
     factor: float = 1.05
 
     def __call__(self, oracle: Oracle) -> Choice:

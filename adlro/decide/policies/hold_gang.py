@@ -26,7 +26,7 @@ class HoldGangSettings:
         theta: a candidate is refused if its duration exceeds this many times the job's earliest expected completion.
         s_max: a candidate is refused if its duration exceeds this many times the shortest on any model.
         kappa: weight of the waiting time in an expected completion.
-        beta: weight of the number of GPUs.
+        beta: weight of the number of GPUs, in a queue of `depth`; in a shorter one in proportion.
         ageing: weight of the time waited.
         frag: weight of the unused share of an empty node that the start breaks.
         rho: a job that fits nowhere gets a reservation once it has waited longer than this many times its duration.
@@ -35,6 +35,9 @@ class HoldGangSettings:
         haste: weight of that wait.
         backlog: a candidate that is expected to end before this many times the time in which faster GPUs alone would
             drain the queue is not refused; 0: the queue does not count.
+        depth: the depth of the queue, in jobs of mean length before each GPU, from which on beta counts in full; 0: it
+            always does.
+        defer: in a queue deeper than 1 / defer a reservation comes later, by the depth times this; 0: never later.
     """
 
     alpha: float
@@ -48,6 +51,8 @@ class HoldGangSettings:
     drain: float = 0.0
     haste: float = 1.0
     backlog: float = 0.0
+    depth: float = 0.0
+    defer: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -66,7 +71,17 @@ class HoldGangSettings:
 
 
 ONE_SETTING = HoldGangSettings(
-    alpha=6.0, theta=1.5, s_max=5.0, kappa=0.75, beta=0.0, ageing=0.4, frag=0.5, rho=10.0, backlog=0.25
+    alpha=6.0,
+    theta=1.5,
+    s_max=5.0,
+    kappa=0.75,
+    beta=1.0,
+    ageing=0.4,
+    frag=0.5,
+    rho=10.0,
+    backlog=0.5,
+    depth=16.0,
+    defer=0.25,
 )
 """One setting for every load."""
 

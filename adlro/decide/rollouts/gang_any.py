@@ -56,10 +56,11 @@ def cost_here(
     ratio = max(machines.time_s[n] - jobs.submit_s[number, job], 0.0) / best_s
     gpu_count, length_ln = jobs.gpu_count[number, job], log_of(base, job, 0, best_s)
     slow_ln = log_of(base, job, 1 + place, duration_s / best_s)
+    beta = base.surroundings.at_depth[0]
     # Logarithms of times waited are new at each decision.
-    if cost_of(base.rule, gpu_count, length_ln, slow_ln, unused, at_most_log1p(ratio)) > least + 1e-6:
+    if cost_of(base.rule, beta, gpu_count, length_ln, slow_ln, unused, at_most_log1p(ratio)) > least + 1e-6:
         return np.inf
-    return float(cost_of(base.rule, gpu_count, length_ln, slow_ln, unused, log1p(ratio)))
+    return float(cost_of(base.rule, beta, gpu_count, length_ln, slow_ln, unused, log1p(ratio)))
 
 
 @compiled_call
@@ -182,9 +183,7 @@ def _is_refused(
     gpu_count = jobs.gpu_count[number, job]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
     gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-    if duration_s > base.rule.s_max * best_s and not ends_before_the_queue(
-        hardware, machines, jobs, course, n, job, is_plain, best_s, duration_s, base
-    ):
+    if duration_s > base.rule.s_max * best_s and not ends_before_the_queue(base, best_s, duration_s):
         return True
     if (
         reserved >= 0
@@ -208,9 +207,7 @@ def _is_refused(
             jobs.expected_spread_speed[number, job],
         )
     )
-    return too_long and not ends_before_the_queue(
-        hardware, machines, jobs, course, n, job, is_plain, best_s, duration_s, base
-    )
+    return too_long and not ends_before_the_queue(base, best_s, duration_s)
 
 
 @compiled_part

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.gang_rule import drain_s, fill_model_s, may_take_s
+from adlro.decide.gang_rule import drain_s, fill_model_s
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.rule import remaining_s
 from adlro.numeric.compiled import compiled_call, compiled_part
@@ -43,7 +43,6 @@ def look_at_cluster(
     """
     around, plain, count = base.surroundings, base.plain, hardware.gpu_count[n]
     around.known[0] += 1
-    around.queue_s[0] = -1.0
     base.looked[1] = base.looked[3] = 0
     if base.looked[0] != n:
         base.looked[0] = n
@@ -196,40 +195,15 @@ def fill_plain_durations(jobs: JobArrays, course: Course, n: int, job: int, base
     return best_s
 
 
-@compiled_call
-def ends_before_the_queue(
-    hardware: Hardware,
-    machines: Machines,
-    jobs: JobArrays,
-    course: Course,
-    n: int,
-    job: int,
-    is_plain: bool,
-    best_s: float,
-    duration_s: float,
-    base: GangBase,
-) -> bool:
+@compiled_part
+def ends_before_the_queue(base: GangBase, best_s: float, duration_s: float) -> bool:
     """Whether a candidate is expected to end before faster GPUs alone have drained the queue: it is not refused then.
 
-    The job's expected durations are filled in afterwards.
+    The job's expected durations are filled in.
 
     Args:
-        is_plain: whether the cluster is plain.
         best_s: the job's shortest expected duration.
         duration_s: on the candidate.
     """
-    around, number, last = base.surroundings, course.list_of[n], course.waiting_count[n]
-    if base.rule.backlog == 0.0:
-        return False
-    is_known, total_s = around.queue_s[0] >= 0.0, 0.0
-    for i in range(last if is_known else 0, last + 1):
-        other = job if i == last else course.waiting[n, i]
-        if is_plain:
-            its_s = fill_plain_durations(jobs, course, n, other, base)
-        else:
-            its_s = fill_durations(hardware, machines, jobs, course, n, other, base)
-        if i < last:
-            total_s += may_take_s(jobs.gpu_count[number, other], its_s, jobs.expected_spread[number, other])
-    if not is_known:
-        around.queue_s[0] = total_s
-    return bool(duration_s <= base.rule.backlog * drain_s(around, best_s, duration_s))
+    rule = base.rule
+    return rule.backlog > 0.0 and duration_s <= rule.backlog * drain_s(base.surroundings, best_s, duration_s)

@@ -95,18 +95,18 @@ def reserved_job(
     """The job that has the reservation, or gets it now, worked out into `kept`; -1: none."""
     reserved, number = course.reserved_job[n], course.list_of[n]
     if reserved >= 0 and base.rule.drain > 0.0:
-        best_s = _best_s(hardware, machines, jobs, course, n, reserved, is_plain, base)
-        if not (machines.time_s[n] - jobs.submit_s[number, reserved]) / best_s > base.rule.rho:
+        best_s = shortest_s(hardware, machines, jobs, course, n, reserved, is_plain, base)
+        if not (machines.time_s[n] - jobs.submit_s[number, reserved]) / best_s > base.surroundings.at_depth[1]:
             reserved = -1
     if reserved >= 0 and _reserve(hardware, machines, jobs, course, n, reserved, is_plain, base) < np.inf:
         return int(reserved)
     below, after = np.inf, -1
     while True:
-        found, place, most = -1, -1, base.rule.rho
+        found, place, most = -1, -1, base.surroundings.at_depth[1]
         for i in range(course.waiting_count[n]):
             job = course.waiting[n, i]
             if jobs.gpu_count[number, job] > 1:
-                best_s = _best_s(hardware, machines, jobs, course, n, job, is_plain, base)
+                best_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
                 ratio = (machines.time_s[n] - jobs.submit_s[number, job]) / best_s
                 if (
                     most < ratio
@@ -124,7 +124,7 @@ def reserved_job(
 
 
 @compiled_part
-def _best_s(
+def shortest_s(
     hardware: Hardware,
     machines: Machines,
     jobs: JobArrays,
@@ -174,13 +174,13 @@ def _drained_job(
     hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, is_plain: bool, base: GangBase
 ) -> int:
     """The job that GPUs are drained for until the next decision, worked out into `kept`; -1: none."""
-    rule, number, kept, found, shortest_s = base.rule, course.list_of[n], base.surroundings.kept, -1, np.inf
+    rule, number, kept, found, startable_s = base.rule, course.list_of[n], base.surroundings.kept, -1, np.inf
     for i in range(course.waiting_count[n]):
         job = course.waiting[n, i]
-        best_s = _best_s(hardware, machines, jobs, course, n, job, is_plain, base)
-        if best_s < shortest_s and _could_start(hardware, machines, jobs, course, n, job, is_plain, base):
-            shortest_s = best_s
-    below_s, i, last = rule.drain * shortest_s, 0, course.waiting_count[n]
+        best_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
+        if best_s < startable_s and _could_start(hardware, machines, jobs, course, n, job, is_plain, base):
+            startable_s = best_s
+    below_s, i, last = rule.drain * startable_s, 0, course.waiting_count[n]
     while i <= last:
         # The last time for the job that was found: what is kept must be for it.
         job = course.waiting[n, i] if i < last else found
@@ -188,7 +188,7 @@ def _drained_job(
         if job < 0 or jobs.gpu_count[number, job] == 1:
             continue
         if job != found and (
-            _best_s(hardware, machines, jobs, course, n, job, is_plain, base) >= below_s
+            shortest_s(hardware, machines, jobs, course, n, job, is_plain, base) >= below_s
             or _is_startable(hardware, machines, jobs, course, n, job, is_plain, base)
         ):
             continue

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from adlro.decide.gang_rule import add_to_queue, counts_queue, empty_queue, look_at_depth
 from adlro.decide.reservation import MODEL, SPREAD
 from adlro.decide.rollouts.gang_any import set_of, try_any
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.gang_look import look_at_cluster, with_gangs
 from adlro.decide.rollouts.gang_plain import find_nodes_not_kept, try_plain
-from adlro.decide.rollouts.gang_reserved import reserved_job
+from adlro.decide.rollouts.gang_reserved import reserved_job, shortest_s
 from adlro.decide.rollouts.rule import hold_greedy
 from adlro.numeric.compiled import compiled_part
 from adlro.sim.course import Course
@@ -40,6 +41,7 @@ def hold_gang(hardware: Hardware, machines: Machines, jobs: JobArrays, course: C
         return job
     may_hold, around, number = hold_is_allowed(machines, jobs, course, n), base.surroundings, course.list_of[n]
     is_plain = look_at_cluster(hardware, machines, jobs, course, n, base)
+    _count_queue(hardware, machines, jobs, course, n, is_plain, base)
     reserved = reserved_job(hardware, machines, jobs, course, n, is_plain, base)
     course.reserved_job[n] = reserved
     around.known[0] += 1  # what is kept is new
@@ -67,6 +69,21 @@ def hold_gang(hardware: Hardware, machines: Machines, jobs: JobArrays, course: C
     if model >= 0:
         _choose(hardware, machines, jobs, course, n, chosen, model, spread, node, base)
     return int(chosen)
+
+
+@compiled_part
+def _count_queue(
+    hardware: Hardware, machines: Machines, jobs: JobArrays, course: Course, n: int, is_plain: bool, base: GangBase
+) -> None:
+    """Fills in what the rule reads of the queue."""
+    around, number = base.surroundings, course.list_of[n]
+    empty_queue(around)
+    if counts_queue(base.rule):
+        for i in range(course.waiting_count[n]):
+            job = course.waiting[n, i]
+            its_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
+            add_to_queue(around, jobs.gpu_count[number, job], its_s, jobs.expected_spread[number, job])
+    look_at_depth(base.rule, around)
 
 
 @compiled_part

@@ -74,6 +74,8 @@ def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed:
         haste=float(rng.choice([1.0, 4.0])),
         s_max=float(rng.choice([1.2, 5.0])),
         backlog=float(rng.choice([0.0, 0.25, 1.0])),
+        depth=float(rng.choice([0.0, 0.5, 4.0])),
+        defer=float(rng.choice([0.0, 1.0, 4.0])),
     )
     jobs = jobs._replace(expected_spread=rng.choice([0.0, 0.5, 2.0], size=jobs.expected_spread.shape))
     made = BatchSimulator(there, jobs, gpu_changes=[changes])
@@ -150,13 +152,13 @@ def test_gpus_are_kept_for_a_gang_that_waits_long_but_not_from_what_ends_in_time
 
 
 @pytest.mark.parametrize(
-    ("waiting", "spread", "starts"), [(3, 0.0, False), (60, 0.0, False), (100, 0.0, True), (60, 1.0, True)]
+    ("waiting", "spread", "starts"), [(3, 0.0, False), (30, 0.0, False), (50, 0.0, True), (30, 1.0, True)]
 )
 def test_a_slow_gpu_stays_idle_beside_a_short_queue_and_works_beside_a_long_one(
     waiting: int, spread: float, starts: bool
 ):
     # The slow node takes ten times as long. Its idle GPUs are refused, unless the two fast ones need more than
-    # four times as long for the queue; less where its runtimes are uncertain.
+    # twice as long for the queue; less where its runtimes are uncertain.
     there = cluster((V100, 2), (TURING, 2))
     jobs = pack_jobs([[job(2, work_s=5.0), *(job(1, work_s=1.0) for _ in range(waiting))]], there)
     slower = np.where(np.array(there.gpu_models) == TURING, 10.0, 1.0)
@@ -175,3 +177,26 @@ def test_without_an_event_to_wait_for_nothing_is_refused():
     there = cluster((V100, 1), (V100, 1))
     alone = simulator(there, [job(2, work_s=10.0)])
     assert chosen(alone, policy(settings)) == (0, [0, 1], -1)
+
+
+@pytest.mark.parametrize(("waiting", "first"), [(1, "wide"), (80, "narrow")])
+def test_a_wide_job_goes_before_longer_ones_in_a_short_queue_and_behind_shorter_areas_in_a_deep_one(
+    waiting: int, first: str
+):
+    # A wide job takes 4 GPUs for 10 s, each narrow one a GPU for 20 s: less GPU time, but longer.
+    there = cluster((V100, 4))
+    jobs = pack_jobs([[job(4, work_s=10.0), *(job(1, work_s=20.0) for _ in range(waiting))]], there)
+    started = chosen(BatchSimulator(there, jobs), policy())[0]
+    assert (started == 0) is (first == "wide")
+
+
+def test_in_a_deep_queue_a_reservation_comes_later():
+    # The wide job has waited more than ten times its duration: so have all others, where the queue is deep.
+    for waiting, reserved in ((1, 0), (60, -1)):
+        narrow = (job(1, work_s=105.0) for _ in range(waiting))
+        made = simulator(cluster((V100, 2)), [job(2, work_s=10.0), job(1, work_s=105.0), job(1, work_s=1e4), *narrow])
+        begin(made, 1, 0)
+        begin(made, 1, 1)
+        waited = made.time_s[0] / made._jobs.expected_s[0, 0, 0]
+        assert 10.0 < waited < 11.0
+        assert chosen(made, policy())[2] == reserved
