@@ -14,7 +14,7 @@ Four rules are no policies of the project:
     min_min_unreserved      each job is wanted on the set, idle or busy, where it is expected to end first; of those
                             whose set is idle the one that ends first starts; nothing is kept free for the others
     hold_gang_unreserved    `hold_gang` without reservations
-    hold_gang_no_queue      `hold_gang` as it was before the depth of the queue counted: the next job, refusals, reservations
+    hold_gang_no_queue      `hold_gang` for which the queue does not count: neither its depth nor its work
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ RATE, RATE_FROM_WEIGHTS = 2e-3, 5e-4
 """Highest learning rate, and that of a training with initial weights."""
 BATCH = 4096
 MARGINS = (0.0, 0.15, 0.15, 0.15, 0.15)
-WAIT_PRICES = (0.05, 5.0)
+WAIT_PRICES = (0.05, 1.0)
 """Where runtimes are known, and where nothing is: chosen on validation lists (docs/model_card.md)."""
 DEAREST = 10.0
 """The highest price that can be set; above those of the training the network extrapolates."""
