@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from adlro.decide.gang_actions import ACTION_FIGURES, BASE, CLUSTER_FIGURES, DOUBT, GangActions
+from adlro.decide.gang_actions import ACTION_FIGURES, BASE, CLUSTER_FIGURES, DOUBT, REFUSED, SLOWNESS, GangActions
 from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled
 from adlro.numeric.exact import log
@@ -36,8 +36,14 @@ PRICE_SCALE = 20.0
 MOST_DEVIATIONS = 6.0
 """Standard deviations from the mean of the training at which an input is cut."""
 
+GUESSED, TOO_SLOW = 0.5, 5.0
+"""Where the doubt is that much, no action starts a job that takes more than so many times as long as on its fastest
+GPUs, unless the base would, too."""
+
 ROUNDING = 1e-5
 """Of the bounds of the training: they stand in the file with 24 bits."""
+
+_TOO_SLOW_LN = log(TOO_SLOW)
 
 _ARRAYS = ("mean", "scale", "first", "first_bias", "second", "second_bias", "last", "lowest", "highest")
 
@@ -128,8 +134,15 @@ class GangNetwork:
         return found
 
     def choose(self, actions: GangActions, gains: Floats) -> int:
-        """The number of the action: of those whose gain exceeds their margin the one that exceeds it most, or 0."""
-        above = gains - (1.0 + actions.cluster[DOUBT]) * np.array(self.margins)[actions.kind]
+        """The number of the action: of those whose gain exceeds their margin the one that exceeds it most, or 0.
+
+        Where little is known, starts on very slow GPUs that the base refuses are not taken: a job that is longer than
+        expected is so many times longer there, and the training counts losses only up to a limit.
+        """
+        doubt, figures = actions.cluster[DOUBT], actions.figures
+        above = gains - (1.0 + doubt) * np.array(self.margins)[actions.kind]
+        if doubt >= GUESSED:
+            above[(figures[:, REFUSED] > 0.0) & (figures[:, SLOWNESS] > _TOO_SLOW_LN)] = -np.inf
         above[actions.kind == BASE] = 0.0
         return int(above.argmax())
 

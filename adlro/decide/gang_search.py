@@ -19,6 +19,10 @@ from adlro.state.observation import HOLD, Bools, Floats, Gangs, Ints
 BASE, HOLDS, RESERVES, DROPS, STARTS = range(5)
 """Kinds of actions."""
 
+SLOWNESS, REFUSED = 13, 17
+"""Places of figures of an action: ln(d / b), how much longer its job takes than on its fastest GPUs; 1: the base
+refuses its row."""
+
 STARTS_AT_MOST, RESERVES_AT_MOST = 4, 3
 ACTIONS_AT_MOST = 3 + STARTS_AT_MOST + RESERVES_AT_MOST
 
@@ -328,11 +332,11 @@ def fill_figures(
             own[8], own[9], own[10] = (idle - size) / gpus, size / gpus, log(float(size))
             own[11] = size / max(model_there[gpu_model[table.gpu[row]]], 1)
             own[12] = log(best_s[job] / scale_s)
-            own[13] = log(max(its_s / best_s[job], 1e-6))
+            own[SLOWNESS] = log(max(its_s / best_s[job], 1e-6))
             own[14] = 1.0 if table.spread[row] else 0.0
             own[15] = log1p(ratio[job])
             own[16] = min(max(asked.score[a], -5.0), 5.0)
-            own[17] = asked.refused[a]
+            own[REFUSED] = asked.refused[a]
             own[18] = min(max(asked.own_score[a], -10.0), 10.0) + log(scale_s)
             if asked.reserve[a] >= 0 and job != asked.reserve[a]:
                 on_kept = 0

@@ -17,11 +17,14 @@ from adlro.decide.gang_actions import (
     DOUBT,
     DROPS,
     HOLDS,
+    REFUSED,
     RESERVES,
+    SLOWNESS,
     STARTS,
     GangActionFinder,
     GangActions,
     doubt_of,
+    no_actions,
 )
 from adlro.decide.gang_network import INPUTS, MOST_DEVIATIONS, GangNetwork, network_from_text
 from adlro.decide.policies import POLICIES
@@ -329,3 +332,23 @@ def test_one_decision_is_the_same_alone_and_in_a_batch() -> None:
         simulator.act(policy.choose(seen, judgement), judgement.reserve)
         decisions += 1
     assert decisions > 30
+
+
+@pytest.mark.parametrize(
+    ("doubt", "refused", "slowness", "chosen"),
+    [
+        (0.0, 1.0, 8.0, 1),
+        (0.5, 1.0, 8.0, 0),
+        (1.0, 1.0, 8.0, 0),
+        (1.0, 1.0, 4.0, 1),
+        (1.0, 0.0, 8.0, 1),
+    ],
+)
+def test_where_little_is_known_no_action_starts_on_very_slow_gpus_that_the_rule_refuses(
+    doubt: float, refused: float, slowness: float, chosen: int
+):
+    cluster, figures = np.zeros(CLUSTER_FIGURES), np.zeros((2, ACTION_FIGURES))
+    cluster[DOUBT] = doubt
+    figures[1, REFUSED], figures[1, SLOWNESS] = refused, np.log(slowness)
+    actions = no_actions()._replace(kind=np.array([BASE, STARTS]), cluster=cluster, figures=figures)
+    assert preferring(STARTS).choose(actions, np.array([0.0, 2.0])) == chosen
