@@ -74,7 +74,7 @@ class Dqn(Policy):
         "the learned policy: a network's choice where it beats hold_greedy_fixed's, or hold_gang's, by a margin; "
         "score: Q, job-seconds saved in units of the decision's typical duration"
     )
-    advice = "The default: mean JCT 51 % below fcfs at load 0.9; with jobs of several GPUs 7 % below hold_gang."
+    advice = "The default: mean JCT 51 % below fcfs at load 0.9; with jobs of several GPUs 8 % below hold_gang."
     guarded = True
 
     def __init__(self, checkpoint: Path | None = None) -> None:
