@@ -95,7 +95,8 @@ class HoldGang(Policy):
     allowed, nothing is refused.
 
     Source: as hold_greedy; best fit by node as in bin packing (Johnson 1974); the reservation is that of EASY (Lifka
-    1995). The terms and figures are this project's own; `benchmarks/tune_hold_gang.py` sets them.
+    1995). The terms and figures are this project's own; `benchmarks/tune_hold_gang.py` sets them, but
+    those that count the queue (docs/gangs.md).
 
     Args:
         settings: instead of the one setting.
