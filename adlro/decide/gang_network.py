@@ -23,7 +23,7 @@ from adlro.decide.gang_actions import ACTION_FIGURES, BASE, CLUSTER_FIGURES, DOU
 from adlro.errors import InvalidInput
 from adlro.numeric.compiled import compiled
 from adlro.numeric.exact import log
-from adlro.state.observation import Floats
+from adlro.state.observation import Bools, Floats
 
 KEY = "adlro.gangs"
 """Key of the network in an ONNX file's metadata."""
@@ -136,15 +136,23 @@ class GangNetwork:
     def choose(self, actions: GangActions, gains: Floats) -> int:
         """The number of the action: of those whose gain exceeds their margin the one that exceeds it most, or 0.
 
-        Where little is known, starts on very slow GPUs that the base refuses are not taken: a job that is longer than
-        expected is so many times longer there, and the training counts losses only up to a limit.
+        What `leaves_out` names is never chosen.
         """
-        doubt, figures = actions.cluster[DOUBT], actions.figures
-        above = gains - (1.0 + doubt) * np.array(self.margins)[actions.kind]
-        if doubt >= GUESSED:
-            above[(figures[:, REFUSED] > 0.0) & (figures[:, SLOWNESS] > _TOO_SLOW_LN)] = -np.inf
+        above = gains - (1.0 + actions.cluster[DOUBT]) * np.array(self.margins)[actions.kind]
+        above[self.leaves_out(actions)] = -np.inf
         above[actions.kind == BASE] = 0.0
         return int(above.argmax())
+
+    @staticmethod
+    def leaves_out(actions: GangActions) -> Bools:
+        """(A,) where little is known, the starts on very slow GPUs that the base refuses.
+
+        A job that is longer than expected is so many times longer there, and the training counts losses only up to a
+        limit.
+        """
+        figures = actions.figures
+        slow: Bools = (figures[:, REFUSED] > 0.0) & (figures[:, SLOWNESS] > _TOO_SLOW_LN)
+        return slow if actions.cluster[DOUBT] >= GUESSED else np.zeros_like(slow)
 
     def to_text(self) -> str:
         """For an ONNX file's metadata."""

@@ -13,7 +13,7 @@ present, w the time it has waited, the cost is
 
 r is the depth of the queue, in jobs of mean length before each present GPU:
 
-    r = sum n b / (mean b x present GPUs), over the jobs that wait and can run
+    r = sum n b / (mean b x present GPUs), over the jobs that wait and can run, of those that the rule is shown
 
 In a short queue a job of many GPUs takes GPUs that nothing else wants; in a deep one it keeps others waiting by all the
 GPU time that it takes, n b, which is what beta = 1 orders by.

@@ -3,7 +3,8 @@
 adlro/decide/gang_rule.py has the costs and refusals. At most one job has a reservation (adlro/decide/reservation.py):
 
     it stays      Where no job has one, the job of several GPUs that fits nowhere now and has waited the most times its
-                  shortest duration b gets it, if that is more than rho times; it keeps it until it starts.
+                  shortest duration b gets it, if that is more than rho times, later in a deep queue; it keeps it
+                  until it starts, or with a factor `drain` while that holds.
     it passes     With a factor `drain` above 0, and where no job has waited so long: the job of several GPUs that fits
                   nowhere now and has the least haste wait + duration gets it, if that is less than drain times the
                   shortest b of the jobs that could start now: the wait is the expected time until its set is free, the

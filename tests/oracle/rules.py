@@ -164,7 +164,7 @@ class HoldGang:
         best_s = min((duration_s for _, duration_s in options), default=math.inf)
         completion_s = min((self.kappa * wait_s + duration_s for wait_s, duration_s in options), default=math.inf)
         waited_s, found = oracle.now_s - oracle.jobs[job].submit_s, []
-        beta = self.beta * min(1.0, self.rounds(oracle) / self.depth)
+        beta = self.beta * (min(1.0, self.rounds(oracle) / self.depth) if self.depth else 1.0)
         for placement in self.sets(oracle, job):
             duration_s = oracle.expected_s(placement)
             refused = duration_s / best_s > self.s_max or duration_s > self.theta * completion_s

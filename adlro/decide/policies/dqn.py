@@ -227,10 +227,9 @@ class Dqn(Policy):
                 chosen = network.choose(actions, gains)
                 if chosen == 0 and most > 0.0:
                     judgement.basis[0] = DecisionBasis.MARGIN
-                    judgement.notes[0] = (
-                        f"the most that another choice would gain, {most:.3g}, is within the margin, or on GPUs too "
-                        "slow for a job of unknown length"
-                    )
+                    judgement.notes[0] = f"the most that another choice would gain, {most:.3g}, is within the margin"
+                    if network.leaves_out(actions).any():
+                        judgement.notes[0] += ", or on GPUs too slow for a job of unknown length"
         row = int(actions.row[chosen])
         if row != HOLD:
             judgement.scores[:] = actions.scores[chosen]

@@ -149,9 +149,7 @@ def try_any(
                 unused += unused_share(around, node, taken)
             if spread == 1:
                 its_s /= speed
-            if may_hold and _is_refused(
-                hardware, machines, jobs, course, n, job, is_plain, reserved, best_s, its_s, trial, base
-            ):
+            if may_hold and _is_refused(jobs, course, n, job, is_plain, reserved, best_s, its_s, trial, base):
                 continue
             cost = cost_here(machines, jobs, n, number, job, best_s, its_s, unused, model * 2 + spread, least, base)
             if cost < least and cost < found:
@@ -165,8 +163,6 @@ def try_any(
 
 @compiled_part
 def _is_refused(
-    hardware: Hardware,
-    machines: Machines,
     jobs: JobArrays,
     course: Course,
     n: int,
@@ -252,9 +248,7 @@ def _try_one(
                 continue
             trial[0] = gpu
             its_s = base.duration_s[kind]
-            if may_hold and _is_refused(
-                hardware, machines, jobs, course, n, job, is_plain, reserved, best_s, its_s, trial, base
-            ):
+            if may_hold and _is_refused(jobs, course, n, job, is_plain, reserved, best_s, its_s, trial, base):
                 continue
             of_kind, fewest = gpu, around.node_idle[node]
         if of_kind < 0:
