@@ -55,6 +55,10 @@ class ServingCheck:
                 await channel.close(None)
         return serves
 
+    def is_broken(self) -> bool:
+        """Whether the kept connection has broken, as it does when its service dies. Asks nobody."""
+        return self._channel is not None and self._channel.get_state() is not grpc.ChannelConnectivity.READY
+
     async def aclose(self) -> None:
         """Closes the connection; later ones are not kept."""
         self._closed = True

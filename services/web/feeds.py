@@ -30,8 +30,9 @@ CHANGES_EVERY_S: Final = 0.25
 DESCRIBED_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 _HEALTH_EVERY_S: Final = 1.5
-# While one is not live.
+# While one is not live, and when a connection breaks: a service that is killed may serve again within a second.
 _HEALTH_SOON_S: Final = 0.3
+_HEALTH_LOOK_S: Final = 0.1
 READINGS_EVERY_S: Final = 1.0
 # A stream to a service that is away ends within this time.
 _SETTLED_S: Final = 0.3
@@ -369,11 +370,14 @@ class Feeds:
         checks = {name: ServingCheck(getattr(self._endpoints, name), self._credentials) for name in SOURCES}
         try:
             while True:
-                live = all(each.state == "live" for each in self.sources.values())
-                async with _ticking(_HEALTH_EVERY_S if live else _HEALTH_SOON_S):
+                next_s = time.monotonic() + _HEALTH_EVERY_S
+                async with _ticking(_HEALTH_SOON_S):
+                    live = all(each.state == "live" for each in self.sources.values())
                     answers = await asyncio.gather(*map(_serves, checks.values()))
                     for (name, check), serves in zip(checks.items(), answers, strict=True):
                         self._take_health(name, check.address, serves=serves)
+                if live:
+                    await _sleep_until(next_s, lambda: any(check.is_broken() for check in checks.values()))
         finally:
             await asyncio.gather(*(each.aclose() for each in checks.values()))
 
@@ -410,6 +414,12 @@ async def _serves(check: ServingCheck) -> bool:
         async with asyncio.timeout(_HEALTH_TIMEOUT_S + 1.0):
             return await check.serves(_HEALTH_TIMEOUT_S)
     return False
+
+
+async def _sleep_until(end_s: float, right: Callable[[], bool]) -> None:
+    """Returns at a time of the monotonic clock, or when something has come true that has no event."""
+    while time.monotonic() < end_s and not right():  # noqa: ASYNC110 - a connection tells its end to nobody
+        await asyncio.sleep(_HEALTH_LOOK_S)
 
 
 @asynccontextmanager

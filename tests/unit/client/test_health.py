@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adlro.client import health
 from adlro.kit.credentials import Credentials
@@ -70,3 +74,28 @@ async def test_a_connection_is_not_left_open_by_what_was_interrupted(answers: li
         await check.serves()
     assert (await check.serves(), Channel.opened) == (True, 2)
     await check.aclose()
+
+
+class Serving(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no types
+    """A service that always serves."""
+
+    async def Check(self, _request: object, _context: object) -> health_pb2.HealthCheckResponse:
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
+async def test_a_connection_that_breaks_is_told_before_anyone_asks() -> None:
+    server = grpc.aio.server()
+    health_pb2_grpc.add_HealthServicer_to_server(Serving(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    check = health.ServingCheck(f"127.0.0.1:{port}", Credentials())
+    assert not check.is_broken(), "nothing is kept yet"
+    assert await check.serves(20.0)
+    await asyncio.sleep(0.3)
+    assert not check.is_broken()
+    await server.stop(None)
+    async with asyncio.timeout(20.0):
+        while not check.is_broken():  # noqa: ASYNC110 - the channel has no event for it
+            await asyncio.sleep(0.01)
+    await check.aclose()
+    assert not check.is_broken()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from adlro.client import AsyncClient, Credentials, Endpoints
+from adlro.client.health import ServingCheck
 from adlro.errors import Unavailable
 from adlro.records.decisions import Decision, DecisionView
 from adlro.records.events import ClusterDescription
@@ -421,6 +422,29 @@ async def test_an_orchestrator_that_is_away_has_no_figures_of_now(feeds: Feeds, 
     assert picture.status is not None
     assert (picture.status.queue_length, picture.status_live) == (3, False)
     keeping.cancel()
+
+
+async def test_a_connection_that_breaks_is_looked_after_at_once(feeds: Feeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    async def serves(_check: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked <= len(module.SOURCES)
+
+    monkeypatch.setattr(module, "_serves", serves)
+    monkeypatch.setattr(module, "_HEALTH_EVERY_S", 3600.0)
+    broken = False
+    monkeypatch.setattr(ServingCheck, "is_broken", lambda _: broken)
+    for each in feeds.sources.values():
+        each.state = "live"
+    health = asyncio.create_task(feeds._health())
+    await until(lambda: asked == len(module.SOURCES))
+    await asyncio.sleep(0.5)
+    assert asked == len(module.SOURCES), "nothing is broken"
+    broken = True
+    await until(lambda: feeds.sources["cluster"].state == "away")
+    health.cancel()
 
 
 async def test_health_wakes_a_stream_that_waits_for_its_service(feeds: Feeds, monkeypatch: pytest.MonkeyPatch) -> None:

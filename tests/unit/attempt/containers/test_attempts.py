@@ -142,8 +142,10 @@ async def test_without_live_restore_what_ended_meanwhile_was_ended(engine, servi
     await attempts.start("a.1", launch())
     await attempts.begun("a.1")
     engine.away = True
-    engine.end(engine.all[0], 0)
+    attempts._keepers["a.1"].tell()  # it would look within seconds
     await wait_for(lambda: attempts.doing("a.1") == "waiting for the container engine")
+    # Not before it was seen that the engine is away: a busy machine may see that late.
+    engine.end(engine.all[0], 0)
     engine.away = False
     end = await end_of(attempts)
     assert end.reason is EndReason.SUPERVISOR_LOST
