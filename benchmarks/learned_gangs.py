@@ -7,7 +7,7 @@
 A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5. `run` evaluates each policy in each cell
 that the folder does not hold yet. Lists are those of `adlro evaluate --seed 21`, which neither the training nor the
 choice of margins and prices draws (that had --seed 31); larger clusters have fewer lists. All policies have the same
-limit on waits.
+limit on waits. In `preemptive` cells jobs may be stopped; `--rules srtf` compares with the rule that does it.
 
 `show` prints Markdown: changes of means over lists with 95 % bootstrap intervals over the lists (paired), and which
 shares of the learned policy's decisions were its base's, were made by the limit on waits, and by the fallback.
@@ -36,7 +36,7 @@ from benchmarks.measuring import machine
 from benchmarks.paper_claims import markdown
 
 SEED, LISTS = 21, 400
-FEWER = {"gangs_64": 40, "gangs_philly_64": 40, "gangs_256": 4}
+FEWER = {"gangs_64": 40, "gangs_philly_64": 40, "preemptive_64": 40, "gangs_256": 4}
 """Lists of larger clusters; of 64 GPUs 40 tell a change of 2 % apart from none."""
 BASE = "hold_gang"
 CELLS = (
@@ -45,6 +45,9 @@ CELLS = (
     *(f"gangs_heavy:{load}" for load in (0.6, 0.9)),
     *(f"gangs:{load}:{runtime}" for runtime in ("noise:0.5", "group", "type", "none") for load in (0.6, 0.9, 1.1)),
     *("gangs_64:0.9", "gangs_64:1.1", "gangs_philly_64:1.1"),
+    *(f"preemptive:{load}" for load in (0.6, 0.9, 1.1)),
+    *(f"preemptive:0.9:{runtime}" for runtime in ("noise:0.5", "group", "type", "none")),
+    *("preemptive_240s:0.9", "preemptive_600s:0.9", "preemptive_64:0.9"),
 )
 RESULTS = (("mean_jct_s", "mean JCT"), ("p95_jct_s", "p95 JCT"), ("max_wait_s", "longest wait"))
 

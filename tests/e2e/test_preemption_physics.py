@@ -34,7 +34,7 @@ def stopping_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
     assert suite.error_lines() == []
 
 
-@pytest.mark.parametrize("policy", ["srtf", "las_preemptive", "hold_gang"])
+@pytest.mark.parametrize("policy", ["srtf", "las_preemptive", "hold_gang", "dqn"])
 @pytest.mark.parametrize("drawn_from", LISTS, ids=lambda each: f"{each[0]}, load {each[1]}")
 async def test_every_attempt_starts_and_ends_when_and_where_the_simulator_says(
     stopping_suite: RunningSuite, drawn_from: tuple[str, float, int, int], policy: str

@@ -19,6 +19,7 @@ import numpy as np
 
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
+from adlro.decide.policies.srtf import Srtf
 from adlro.decide.present import of_one_gpu_only, waiting_gangs
 from adlro.errors import AdlroError, InvalidInput, Unsupported
 from adlro.records.decisions import DecisionBasis
@@ -61,6 +62,9 @@ class Dqn(Policy):
     While a job of several GPUs waits, a second network in the checkpoint weighs what `hold_gang` would do against other
     starts, a hold, and other reservations (`gang_actions`); without one in the checkpoint `hold_gang` decides.
 
+    Where running jobs may be stopped, the stops are those of `srtf`, and what that starts goes before a hold. The
+    networks have learned without stops: they choose among starts.
+
     The network judges each decision separately: the last bits of a sum of floats depend on the shape of a batch, and a
     list must have the same schedule in a simulator of thousands of clusters and in a service of one.
 
@@ -76,9 +80,11 @@ class Dqn(Policy):
     )
     advice = "The default: mean JCT 51 % below fcfs at load 0.9; with jobs of several GPUs 8 % below hold_gang."
     guarded = True
+    preempts = True
 
     def __init__(self, checkpoint: Path | None = None) -> None:
         self.checkpoint = SHIPPED if checkpoint is None else checkpoint
+        self._stops = Srtf()
         self._loaded: _Loaded | None = None
         self._of_thread = threading.local()
 
@@ -159,6 +165,7 @@ class Dqn(Policy):
             judgement.scores[table.rows(n)] = one.scores
             judgement.basis.update((n, basis) for basis in one.basis.values())
             judgement.notes.update((n, note) for note in one.notes.values())
+            judgement.busy.update((n, start) for start in one.busy.values())
             if one.reserve is not None:
                 if judgement.reserve is None:
                     judgement.reserve = _reserved(observation)
@@ -166,6 +173,20 @@ class Dqn(Policy):
         return judgement
 
     def _weigh_one(self, observation: Observation, *, with_values: bool = False) -> Judgement:
+        if observation.preemption is None:
+            return self._weigh_starts(observation, with_values=with_values)
+        self._now_loaded()  # without a checkpoint it stops nothing either
+        by_rule = self._stops.weigh(observation)
+        if by_rule.busy:
+            by_rule.notes[0] = "the networks have not learned to stop jobs; srtf does it"
+            return by_rule
+        judgement = self._weigh_starts(observation, with_values=with_values)
+        if _starts(by_rule) and not _starts(judgement):
+            by_rule.notes[0] = "the policy would hold; where jobs can be stopped, srtf's start goes before"
+            return by_rule
+        return judgement
+
+    def _weigh_starts(self, observation: Observation, *, with_values: bool = False) -> Judgement:
         model, _, base, ranges = self._now_loaded()
         judgement = Judgement(np.full(len(observation.table.job), -np.inf))
         if with_values:
@@ -267,6 +288,11 @@ class BorrowingDqn(Dqn):
 
     def _now_loaded(self) -> _Loaded:
         return super()._now_loaded() if self._learned is None else self._learned._now_loaded()
+
+
+def _starts(judgement: Judgement) -> bool:
+    """Whether it starts something on idle GPUs."""
+    return bool(judgement.scores.max(initial=-np.inf) > -np.inf)
 
 
 def _fall_back(reason: DecisionBasis, note: str, base: Policy, observation: Observation, judgement: Judgement) -> None:

@@ -116,8 +116,8 @@ class Lookahead:
         if self.seen is None or self.seen.jobs.expected_s.shape[2] != gpus:
             self.seen = Seen(gpus)
         self.seen.look(observation, 0)
-        if self.seen.has_gangs or not of_one_gpu_only(observation)[0]:
-            return incumbent  # the imagined clusters and futures have jobs of one GPU
+        if self.seen.has_gangs or not of_one_gpu_only(observation)[0] or observation.preemption is not None:
+            return incumbent  # the imagined clusters and futures have jobs of one GPU, which run to their end
         if self.seen.count < FEWEST_SEEN or not len(observation.table.of_cluster(0).job):
             return incumbent
         waiting = np.flatnonzero(observation.job_waiting[0])

@@ -21,8 +21,9 @@ from adlro.state.observation import HOLD, Observation
 class DqnLookahead(BorrowingDqn):
     """Decides for one cluster, and remembers its arrived jobs: one object per cluster, from the cluster's beginning.
 
-    If the clock goes back, its memory is cleared. The futures have jobs of one GPU only: while a job of several waits,
-    or one was among the jobs that futures would be drawn from, it decides as `dqn`.
+    If the clock goes back, its memory is cleared. The futures have jobs of one GPU only, and no stops: while a job of
+    several waits, or one was among the jobs that futures would be drawn from, and where jobs can be stopped, it decides
+    as `dqn`.
 
     Args:
         checkpoint: as for `Dqn`.

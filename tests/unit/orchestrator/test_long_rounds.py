@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from adlro.decide.policies.base import Judgement
+from adlro.decide.policies.srtf import Srtf
 from adlro.records.cluster import Cluster
 from adlro.records.events import ClockMode
 from adlro.records.jobs import JobState
 from adlro.services.orchestrator.session.core import round as rounds
+from adlro.state.observation import Observation
 from tests.unit.orchestrator.core_house import CoreHouse
 
 
@@ -45,6 +48,29 @@ def test_idle_gpus_take_jobs_behind_a_first_part_that_can_not_start(
         house.submit(1.0, gpu_memory_mib=90_000)
     small = house.submit(1.0)
     house.until_state(small.job_id, JobState.SUCCEEDED)
+
+
+def test_where_no_job_may_be_stopped_a_policy_that_could_sees_a_first_part_too(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+
+    def weigh(policy: Srtf, seen: Observation) -> Judgement:
+        shown.append(int(seen.job_waiting.sum()))
+        return whole(policy, seen)
+
+    whole = Srtf.weigh
+    monkeypatch.setattr(Srtf, "weigh", weigh)
+    monkeypatch.setattr(rounds, "PAIRS_AT_ONCE", 8)  # 5 idle GPUs: the first job alone
+    house = scaled(CoreHouse(cluster))
+    house.start("srtf")
+    house.pause()
+    for _ in range(6):
+        house.submit(1.0)
+    house.settle()
+    house.resume()
+    house.until_final(6)
+    assert shown[0] == 1
 
 
 def test_in_virtual_time_a_round_is_whole_and_sees_all(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,9 @@ class Round:
         start, it only says of all of them. A virtual clock waits: there it is always shown all, as in the simulator.
         """
         state, ledger = self._state, self._state.ledger
-        if state.virtual or ledger.reserved is not None or state.policy.preempts or state.policy.shares:
+        if state.virtual or ledger.reserved is not None or state.policy.shares:
+            return None
+        if state.policy.preempts and ledger.stop_rules.min_run_s is not None:
             return None
         if state.policy.precedence is not None:
             return None  # whoever has submitted most is first in the queue, and would be shown alone
