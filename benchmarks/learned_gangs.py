@@ -4,7 +4,8 @@
                                           [--seed N]
     python -m benchmarks.learned_gangs show FOLDER
 
-A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5. `run` evaluates each policy in each cell
+A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5; the load 0 stands for 1,000 jobs that all
+come at once. `run` evaluates each policy in each cell
 that the folder does not hold yet. Lists are those of `adlro evaluate --seed 21`, which neither the training nor the
 choice of margins and prices draws (that had --seed 31); larger clusters have fewer lists. All policies have the same
 limit on waits. In `preemptive` cells jobs may be stopped; `--rules srtf` compares with the rule that does it.
@@ -16,6 +17,7 @@ shares of the learned policy's decisions were its base's, were made by the limit
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import time
@@ -28,16 +30,19 @@ from adlro.decide.policies import Policy
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO
 from adlro.decide.policies.dqn import Dqn
 from adlro.lab.evaluate import Request, evaluate
+from adlro.lab.evaluate.cases import build_cases
 from adlro.lab.evaluate.measure import METRICS
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE
 from adlro.state.observation import Floats
+from adlro.workload.scenario import Scenario, load_scenario
 from benchmarks.measuring import machine
 from benchmarks.paper_claims import markdown
 
 SEED, LISTS = 21, 400
 FEWER = {"gangs_64": 40, "gangs_philly_64": 40, "preemptive_64": 40, "gangs_256": 4}
 """Lists of larger clusters; of 64 GPUs 40 tell a change of 2 % apart from none."""
+AT_ONCE = 1000
 BASE = "hold_gang"
 CELLS = (
     *(f"gangs:{load}" for load in (0.3, 0.6, 0.9, 1.1)),
@@ -48,6 +53,7 @@ CELLS = (
     *(f"preemptive:{load}" for load in (0.6, 0.9, 1.1)),
     *(f"preemptive:0.9:{runtime}" for runtime in ("noise:0.5", "group", "type", "none")),
     *("preemptive_240s:0.9", "preemptive_600s:0.9", "preemptive_64:0.9"),
+    *("gangs:0", "gangs_philly:0", "gangs_heavy:0", "gangs:0:noise:0.5", "gangs:0:group", "gangs:0:type", "gangs_64:0"),
 )
 RESULTS = (("mean_jct_s", "mean JCT"), ("p95_jct_s", "p95 JCT"), ("max_wait_s", "longest wait"))
 
@@ -57,7 +63,8 @@ def run_cell(
 ) -> None:
     """Evaluates what the folder does not hold yet."""
     scenario, load, *runtime = cell.split(":")
-    request = {"scenarios": (scenario,), "loads": (float(load),)} | ({"runtime": ":".join(runtime)} if runtime else {})
+    request = {"scenarios": (scenario,)} | ({"runtime": ":".join(runtime)} if runtime else {})
+    request |= {"loads": (float(load),)} if float(load) else {"loads": (1.0,), "jobs": AT_ONCE}  # type: ignore[dict-item]
     for name in (BASE, "dqn", *rules):
         path = folder / f"{cell.replace(':', '_')}.{name}.npz"
         if path.exists():
@@ -66,10 +73,20 @@ def run_cell(
         chosen = {"own": own} if own else {"policies": (name,)}
         count, begin_s = min(lists, FEWER.get(scenario, lists)), time.process_time()
         asked = Request(**chosen, **request, lists=count, seed=seed, wait_ratio=DEFAULT_RATIO)  # type: ignore[arg-type]
-        found = evaluate(asked, processes=1, time_decisions=False).figures["own_dqn" if own else name, 0]
+        cases, notes = build_cases(asked)
+        if not float(load):
+            cases = [dataclasses.replace(case, scenario=all_at_once(case.scenario)) for case in cases]
+        found = evaluate(asked, processes=1, time_decisions=False, prepared=(cases, notes)).figures[
+            "own_dqn" if own else name, 0
+        ]
         np.savez(path, metrics=found.metrics, basis_counts=found.basis_counts)
         mean_s = float(found.metrics[:, METRICS.index("mean_jct_s")].mean())
         print(f"{cell}: {name}: {mean_s:.2f} s ({time.process_time() - begin_s:.0f} s of CPU)", flush=True)
+
+
+def all_at_once(scenario: Scenario) -> Scenario:
+    """A scenario whose jobs all come at its beginning."""
+    return dataclasses.replace(scenario, arrivals=load_scenario("batch").arrivals)
 
 
 def show(folder: Path) -> str:
@@ -91,7 +108,7 @@ def show(folder: Path) -> str:
             decisions = max(int(counts.sum()), 1)
             rows.append(
                 [
-                    cell.replace(":", " ", 2),
+                    _title(cell),
                     str(len(ours)),
                     f"{_of(ours, 'mean_jct_s').mean():.4g}",
                     rule,
@@ -102,6 +119,12 @@ def show(folder: Path) -> str:
             )
     heads = ["cell", "lists", "mean JCT, s", "against", *(head for _, head in RESULTS), "overdue, %", "fallback, %"]
     return markdown(heads, rows)
+
+
+def _title(cell: str) -> str:
+    """A cell for people."""
+    scenario, load, *runtime = cell.split(":")
+    return " ".join([scenario, load if float(load) else f"{AT_ONCE:,} at once", ":".join(runtime)]).strip()
 
 
 def _of(metrics: Floats, metric: str) -> Floats:

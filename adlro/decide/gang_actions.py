@@ -47,6 +47,7 @@ __all__ = [
     "DOUBT",
     "DROPS",
     "HOLDS",
+    "QUEUE_SIZES",
     "REFUSED",
     "RESERVES",
     "SLOWNESS",
@@ -60,6 +61,9 @@ __all__ = [
 CLUSTER_FIGURES, ACTION_FIGURES = 19, 32
 DOUBT = 18
 """The cluster's figure that tells how little is known of the waiting jobs' runtimes, from 0 to 1 (`doubt_of`)."""
+
+QUEUE_SIZES = (0, 1, 2, 3, 4, 11, 12, 13, 15)
+"""Its figures that grow with the queue: waiting jobs, their work, and how long GPUs stay busy."""
 
 UNKNOWN_SPREAD = 1.5
 """Standard deviation of ln(true / expected) from which on an expectation tells nothing."""

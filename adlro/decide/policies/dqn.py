@@ -180,6 +180,8 @@ class Dqn(Policy):
         if by_rule.busy:
             by_rule.notes[0] = "the networks have not learned to stop jobs; srtf does it"
             return by_rule
+        if not len(observation.table.job):
+            return Judgement(by_rule.scores)  # nothing fits, and what is kept free stays so
         judgement = self._weigh_starts(observation, with_values=with_values)
         if _starts(by_rule) and not _starts(judgement):
             by_rule.notes[0] = "the policy would hold; where jobs can be stopped, srtf's start goes before"

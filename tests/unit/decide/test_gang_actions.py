@@ -17,6 +17,7 @@ from adlro.decide.gang_actions import (
     DOUBT,
     DROPS,
     HOLDS,
+    QUEUE_SIZES,
     REFUSED,
     RESERVES,
     SLOWNESS,
@@ -247,6 +248,31 @@ def test_the_very_figures_of_its_training_are_in_its_range_as_they_come_back_fro
     network = drawn_network(lowest=found.cluster.copy(), highest=found.cluster.copy())
     assert network.is_in_range(found)
     assert network_from_text(network.to_text(), "a file").is_in_range(found)
+
+
+def test_a_longer_queue_than_ever_counts_as_the_longest_where_something_is_known_of_runtimes() -> None:
+    found = actions_of(point(WAITING, NODES))
+    network = drawn_network(lowest=found.cluster.copy(), highest=found.cluster.copy())
+    longer = found.cluster.copy()
+    longer[list(QUEUE_SIZES)] += 3.0
+    for doubt, known in ((0.49, True), (0.5, False)):
+        network.lowest[DOUBT] = network.highest[DOUBT] = longer[DOUBT] = doubt
+        seen = found._replace(cluster=longer)
+        assert network.is_in_range(seen) is known
+        as_longest = found.cluster.copy()
+        as_longest[DOUBT] = doubt
+        np.testing.assert_array_equal(network.gains(seen), network.gains(found._replace(cluster=as_longest)))
+        shorter = longer - 4.0 * np.isin(np.arange(CLUSTER_FIGURES), QUEUE_SIZES)
+        assert not network.is_in_range(found._replace(cluster=shorter))
+
+
+@pytest.mark.parametrize("place", sorted({*range(CLUSTER_FIGURES)} - {*QUEUE_SIZES, DOUBT}))
+def test_more_of_anything_else_than_ever_is_out_of_range(place: int) -> None:
+    found = actions_of(point(WAITING, NODES))
+    network = drawn_network(lowest=found.cluster.copy(), highest=found.cluster.copy())
+    more = found.cluster.copy()
+    more[place] += 0.1
+    assert not network.is_in_range(found._replace(cluster=more))
 
 
 def test_where_nothing_would_end_a_hold_the_rules_start_is_taken_and_no_fallback_is_counted() -> None:
