@@ -2,7 +2,7 @@
 
     python -m benchmarks.learned_gangs run FOLDER [--lists N] [--cells NAME,...] [--checkpoint FILE] [--rules R,...]
                                           [--seed N]
-    python -m benchmarks.learned_gangs show FOLDER
+    python -m benchmarks.learned_gangs show FOLDER [--rules R,...]
 
 A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5; the load 0 stands for 1,000 jobs that all
 come at once. `run` evaluates each policy in each cell
@@ -89,8 +89,12 @@ def all_at_once(scenario: Scenario) -> Scenario:
     return dataclasses.replace(scenario, arrivals=load_scenario("batch").arrivals)
 
 
-def show(folder: Path) -> str:
-    """The table."""
+def show(folder: Path, rules: Sequence[str] = ()) -> str:
+    """The table.
+
+    Args:
+        rules: with these alone it compares; empty: with all that there are.
+    """
     rows = []
     about = json.loads((folder / "machine.json").read_text())
     for cell in [*CELLS, *(each for each in about["cells"] if each not in CELLS)]:
@@ -101,7 +105,7 @@ def show(folder: Path) -> str:
             ours, counts = found["metrics"], found["basis_counts"]
         for path in sorted(folder.glob(f"{start}.*.npz"), key=lambda path: (f".{BASE}." not in path.name, path.name)):
             rule = path.name.removeprefix(f"{start}.").removesuffix(".npz")
-            if rule == "dqn":
+            if rule == "dqn" or (rules and rule not in rules):
                 continue
             with np.load(path) as found:
                 theirs = found["metrics"]
@@ -146,10 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cells", default=",".join(CELLS))
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--rules", default="", help="further policies to compare with")
+    parser.add_argument("--rules", default="", help="further policies to compare with; of show: only these")
     asked = parser.parse_args(arguments)
+    rules = [name for name in asked.rules.split(",") if name]
     if asked.what == "show":
-        print(show(asked.folder))
+        print(show(asked.folder, rules))
         return
     asked.folder.mkdir(parents=True, exist_ok=True)
     cells = asked.cells.split(",")
@@ -158,7 +163,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"--cells: '{cell}' is not SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:group")
     (asked.folder / "machine.json").write_text(json.dumps({**machine(), "cells": cells, "seed": asked.seed}))
     for cell in cells:
-        rules = [name for name in asked.rules.split(",") if name]
         run_cell(cell, asked.folder, asked.lists, rules, asked.checkpoint, asked.seed)
 
 

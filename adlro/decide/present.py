@@ -35,6 +35,8 @@ def kinds_that_hold(observation: Observation, clusters: Ints | None = None) -> B
     if gangs is None:
         return able
     away = (observation.gpu_memory_mib >= 0) & ~np.isfinite(observation.gpu_remaining_s)
+    if not away.any():
+        return able
     for place in np.flatnonzero((away.any(axis=1) & waiting_gangs(observation))[which]).tolist():
         n = int(which[place])
         cores, memory_mib = _node_sums(observation, n)

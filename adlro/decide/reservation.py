@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adlro.decide.looked import as_type
 from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.state.gangs import NEVER, Outlook, choose_packed, free_at_s, gives_by, most_given
 from adlro.state.observation import Bools, Floats, Ints, Observation
@@ -323,7 +324,7 @@ def _in_order(gpu_node: Ints, gpu_memory_mib: Ints) -> Ints:
 
 
 def _ints(column: Ints) -> Ints:
-    return np.require(column, np.int64, ["C", "W"])
+    return as_type(column, np.int64)
 
 
 def job_outlook(

@@ -191,14 +191,14 @@ class Dqn(Policy):
     def _weigh_starts(self, observation: Observation, *, with_values: bool = False) -> Judgement:
         model, _, base, ranges = self._now_loaded()
         judgement = Judgement(np.full(len(observation.table.job), -np.inf))
-        if with_values:
-            judgement.values, judgement.hold_value = np.full(len(judgement.scores), np.nan), np.full(1, np.nan)
         if not of_one_gpu_only(observation)[0]:
             if model.gangs is not None and waiting_gangs(observation)[0]:
-                self._weigh_gangs(model.gangs, observation, judgement)
+                self._weigh_gangs(model.gangs, observation, judgement, with_base=with_values)
             else:
                 _leave_gangs(observation, judgement)
             return judgement
+        if with_values:
+            judgement.values, judgement.hold_value = np.full(len(judgement.scores), np.nan), np.full(1, np.nan)
         planes = self._filler(model).fill(observation)
         if not len(planes.pairs):
             return judgement
@@ -226,7 +226,9 @@ class Dqn(Policy):
             judgement.values[planes.pair_row[strange]] = np.nan  # not reliable
         return judgement
 
-    def _weigh_gangs(self, network: GangNetwork, observation: Observation, judgement: Judgement) -> None:
+    def _weigh_gangs(
+        self, network: GangNetwork, observation: Observation, judgement: Judgement, *, with_base: bool
+    ) -> None:
         """Lets the network for jobs of several GPUs decide: scores whose best is its choice, and what is reserved."""
         from adlro.decide.gang_actions import GangActionFinder
         from adlro.decide.policies.hold_gang import ONE_SETTING
@@ -260,9 +262,8 @@ class Dqn(Policy):
                 best = judgement.scores.max()
                 judgement.scores[row] = np.nextafter(best, np.inf) if np.isfinite(best) else 0.0
         judgement.reserve = actions.reserve[chosen : chosen + 1].copy()
-        if judgement.values is not None:
-            judgement.base = int(actions.row[0])
-            judgement.values = judgement.hold_value = None  # gains of actions are no values of rows
+        if with_base:
+            judgement.base = int(actions.row[0])  # gains of actions are no values of rows
 
     def _filler(self, model: OnnxModel) -> PlaneFiller:
         """A filler with its own scratch memory: one per thread."""
