@@ -387,7 +387,7 @@ class Made:
     def _basis_text(self) -> str:
         match self.basis:
             case DecisionBasis.POLICY:
-                return ""
+                return self.note
             case DecisionBasis.MARGIN:
                 return f"its base's choice: {self.note}"
             case DecisionBasis.OVERDUE:

@@ -117,3 +117,7 @@ def test_one_gpu_that_is_free_is_one(cluster: Cluster) -> None:
     ledger.set_lost(ledger.layout.gpu_ids[1:], True)
     count = len(ledger.layout.gpu_ids)
     assert why_no_set(job(1, gpu_count=count).spec, ledger.occupancy, 0).endswith("; 1 is free, on 1 node")
+
+
+def test_what_a_policy_says_of_its_own_choice_is_shown(cluster: Cluster) -> None:
+    assert made(cluster, DecisionBasis.POLICY, [1.0, 0.5, NO], None, chosen=0).explained().basis_text == "why"
