@@ -10,20 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adlro.decide import gang_scores, hold_rule, las_rule, srtf_rule, stops
-from adlro.decide.policies.base import Policy
+from adlro.decide import hold_rule
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
-from adlro.decide.policies.las_preemptive import LasPreemptive
-from adlro.decide.policies.srtf import Srtf
 from adlro.placement import Placement
 from adlro.records.attained import AttainedService
 from adlro.records.cluster import Cluster
-from adlro.records.jobs import PendingReason, Preemptible
+from adlro.records.jobs import PendingReason
 from adlro.services.orchestrator.explain.waits import waits
 from adlro.services.orchestrator.ledger import occupancy, transitions
 from adlro.services.orchestrator.ledger.entry import Entry, Phase
 from adlro.services.orchestrator.ledger.ledger import Ledger
-from adlro.services.orchestrator.ledger.preempting import StopRules
 from adlro.services.orchestrator.ledger.record_changes import RecordChanges
 from adlro.services.orchestrator.ledger.warm import warm
 from adlro.state import candidate_table
@@ -222,31 +218,6 @@ def test_no_decision_of_a_compiled_policy_waits_for_the_compiler(cluster: Cluste
     np.testing.assert_array_equal(policy.scores(Observation(**columns)), scores)
     assert (scores > -np.inf).any()
     assert len(rule.signatures) == 1
-
-
-@pytest.mark.parametrize("gpu_count", [1, 2])
-@pytest.mark.parametrize("policy", [Srtf, LasPreemptive])
-def test_no_stop_waits_for_the_compiler(cluster: Cluster, policy: type[Policy], gpu_count: int) -> None:
-    """The learned policy makes the stops of `srtf`, and has a deadline."""
-    warm()
-    functions: list[Any] = [
-        srtf_rule.choose_stop,
-        las_rule.choose_by_service,
-        stops.fill_stops,
-        gang_scores.score_cluster,
-    ]
-    compiled = [list(function.signatures) for function in functions]
-    assert all(len(signatures) == 1 for signatures in compiled)
-    ledger = Ledger(cluster, min_run_s=0.0)
-    ledger.stop_rules = StopRules(0.0, starts_at_once=True)
-    for number, gpu in enumerate(range(len(ledger.layout.gpu_ids))):
-        ledger.place(queue(ledger, number, (900, 900, 900), preemptible=Preemptible(1.0)), (gpu,), 0.0)
-    queue(ledger, 99, (1, 1, 1), gpu_count=gpu_count)
-    decides = policy()
-    decides.wait_ratio = np.inf
-    judgement = decides.judge(ledger.observe(500.0))
-    assert judgement.busy[0].stops
-    assert [list(function.signatures) for function in functions] == compiled
 
 
 def test_waiting_jobs_and_masks_say_why_a_node_is_drained(cluster: Cluster) -> None:
