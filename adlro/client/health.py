@@ -55,9 +55,9 @@ class ServingCheck:
                 await channel.close(None)
         return serves
 
-    def is_broken(self) -> bool:
-        """Whether the kept connection has broken, as it does when its service dies. Asks nobody."""
-        return self._channel is not None and self._channel.get_state() is not grpc.ChannelConnectivity.READY
+    def is_connected(self) -> bool:
+        """Whether the kept connection is there still; it breaks when its service dies. Asks nobody."""
+        return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def aclose(self) -> None:
         """Closes the connection; later ones are not kept."""

@@ -30,7 +30,7 @@ CHANGES_EVERY_S: Final = 0.25
 DESCRIBED_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 _HEALTH_EVERY_S: Final = 1.5
-# While one is not live, and when a connection breaks: a service that is killed may serve again within a second.
+# While one is not live, and where a connection is not there: a service that is killed may serve again within a second.
 _HEALTH_SOON_S: Final = 0.3
 _HEALTH_LOOK_S: Final = 0.1
 READINGS_EVERY_S: Final = 1.0
@@ -372,12 +372,11 @@ class Feeds:
             while True:
                 next_s = time.monotonic() + _HEALTH_EVERY_S
                 async with _ticking(_HEALTH_SOON_S):
-                    live = all(each.state == "live" for each in self.sources.values())
                     answers = await asyncio.gather(*map(_serves, checks.values()))
                     for (name, check), serves in zip(checks.items(), answers, strict=True):
                         self._take_health(name, check.address, serves=serves)
-                if live:
-                    await _sleep_until(next_s, lambda: any(check.is_broken() for check in checks.values()))
+                if all(each.state == "live" for each in self.sources.values()):
+                    await _sleep_until(next_s, lambda: not all(check.is_connected() for check in checks.values()))
         finally:
             await asyncio.gather(*(each.aclose() for each in checks.values()))
 

@@ -434,15 +434,15 @@ async def test_a_connection_that_breaks_is_looked_after_at_once(feeds: Feeds, mo
 
     monkeypatch.setattr(module, "_serves", serves)
     monkeypatch.setattr(module, "_HEALTH_EVERY_S", 3600.0)
-    broken = False
-    monkeypatch.setattr(ServingCheck, "is_broken", lambda _: broken)
+    connected = True
+    monkeypatch.setattr(ServingCheck, "is_connected", lambda _: connected)
     for each in feeds.sources.values():
         each.state = "live"
     health = asyncio.create_task(feeds._health())
     await until(lambda: asked == len(module.SOURCES))
     await asyncio.sleep(0.5)
     assert asked == len(module.SOURCES), "nothing is broken"
-    broken = True
+    connected = False
     await until(lambda: feeds.sources["cluster"].state == "away")
     health.cancel()
 
