@@ -4,11 +4,11 @@
                                           [--seed N]
     python -m benchmarks.learned_gangs show FOLDER [--rules R,...]
 
-A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5; the load 0 stands for 1,000 jobs that all
-come at once. `run` evaluates each policy in each cell
-that the folder does not hold yet. Lists are those of `adlro evaluate --seed 21`, which neither the training nor the
-choice of margins and prices draws (that had --seed 31); larger clusters have fewer lists. All policies have the same
-limit on waits. In `preemptive` cells jobs may be stopped; `--rules srtf` compares with the rule that does it.
+A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5. The load 0 stands for 1,000 jobs that all
+come at once, and preemptive@0.25 for that scenario with a quarter of the jobs that may be stopped. `run` evaluates each
+policy in each cell that the folder does not hold yet. Lists are those of `adlro evaluate --seed 21`, which neither the
+training nor the choice of margins and prices draws (that had --seed 31); larger clusters have fewer lists. All policies
+have the same limit on waits. `--rules srtf` compares with the rule that makes the stops in `preemptive` cells.
 
 `show` prints Markdown: changes of means over lists with 95 % bootstrap intervals over the lists (paired), and which
 shares of the learned policy's decisions were its base's, were made by the limit on waits, and by the fallback.
@@ -52,6 +52,7 @@ CELLS = (
     *("gangs_64:0.9", "gangs_64:1.1", "gangs_philly_64:1.1"),
     *(f"preemptive:{load}" for load in (0.6, 0.9, 1.1)),
     *(f"preemptive:0.9:{runtime}" for runtime in ("noise:0.5", "group", "type", "none")),
+    *(f"preemptive@{share}:0.9" for share in (0.1, 0.25, 0.5, 0.75)),
     *("preemptive_240s:0.9", "preemptive_600s:0.9", "preemptive_64:0.9"),
     *("gangs:0", "gangs_philly:0", "gangs_heavy:0", "gangs:0:noise:0.5", "gangs:0:group", "gangs:0:type", "gangs_64:0"),
 )
@@ -62,7 +63,8 @@ def run_cell(
     cell: str, folder: Path, lists: int, rules: Sequence[str], checkpoint: Path | None, seed: int = SEED
 ) -> None:
     """Evaluates what the folder does not hold yet."""
-    scenario, load, *runtime = cell.split(":")
+    named, load, *runtime = cell.split(":")
+    scenario, _, share = named.partition("@")
     request = {"scenarios": (scenario,)} | ({"runtime": ":".join(runtime)} if runtime else {})
     request |= {"loads": (float(load),)} if float(load) else {"loads": (1.0,), "jobs": AT_ONCE}  # type: ignore[dict-item]
     for name in (BASE, "dqn", *rules):
@@ -76,6 +78,8 @@ def run_cell(
         cases, notes = build_cases(asked)
         if not float(load):
             cases = [dataclasses.replace(case, scenario=all_at_once(case.scenario)) for case in cases]
+        if share:
+            cases = [dataclasses.replace(case, scenario=stoppable(case.scenario, float(share))) for case in cases]
         found = evaluate(asked, processes=1, time_decisions=False, prepared=(cases, notes)).figures[
             "own_dqn" if own else name, 0
         ]
@@ -87,6 +91,11 @@ def run_cell(
 def all_at_once(scenario: Scenario) -> Scenario:
     """A scenario whose jobs all come at its beginning."""
     return dataclasses.replace(scenario, arrivals=load_scenario("batch").arrivals)
+
+
+def stoppable(scenario: Scenario, share: float) -> Scenario:
+    """A scenario in which such a share of the jobs may be stopped."""
+    return dataclasses.replace(scenario, preemptible_share=share)
 
 
 def show(folder: Path, rules: Sequence[str] = ()) -> str:
@@ -159,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     cells = asked.cells.split(",")
     for cell in cells:
-        if not re.fullmatch(r"\w+:\d+(\.\d+)?(:.+)?", cell):
+        if not re.fullmatch(r"\w+(@0?\.\d+)?:\d+(\.\d+)?(:.+)?", cell):
             parser.error(f"--cells: '{cell}' is not SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:group")
     (asked.folder / "machine.json").write_text(json.dumps({**machine(), "cells": cells, "seed": asked.seed}))
     for cell in cells:

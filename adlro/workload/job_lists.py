@@ -137,6 +137,8 @@ def draw_jobs(
     }
     mean_gap_s = 3600.0 / (load * scenario.capacity_jobs_per_h)
     preemptible = None if scenario.restart_s is None else Preemptible(scenario.restart_s)
+    all_may = preemptible is None or scenario.preemptible_share >= 1.0
+    asked = None if all_may else rng.spawn(1)[0]  # the list is the same with any share
     jobs = []
     now_s = 0.0
     for _ in range(count):
@@ -159,7 +161,7 @@ def draw_jobs(
                 memory_mib=demand.memory_mib,
                 priority=demand.priority,
                 gpu_count=gpu_count,
-                preemptible=preemptible,
+                preemptible=preemptible if asked is None or asked.random() < scenario.preemptible_share else None,
                 shareable=scenario.shareable,
             )
         )

@@ -111,6 +111,8 @@ class Scenario:
     """Numbers of GPUs, drawn independently of all else; empty: every job has one, and nothing is drawn."""
     restart_s: float | None = None
     """Cost of a restart after a stop, for jobs that lose no progress; None: jobs can't be stopped."""
+    preemptible_share: float = 1.0
+    """Share of the jobs whose users let them be stopped, where any can be; drawn independently of all else."""
     shareable: bool = False
     """Whether every job may share its GPU with another."""
 

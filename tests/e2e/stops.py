@@ -25,9 +25,14 @@ ALLOWED = {"ADLRO_ORCHESTRATOR_PREEMPTION": "on", "ADLRO_ORCHESTRATOR_PREEMPTION
 """Settings of an owner who lets jobs be stopped at any time."""
 
 
-def drawn(scenario: str, load: float, count: int, seed: int) -> list[WorkloadJob]:
-    """A list for the cluster of a suite, each job with a user of its own list."""
-    jobs = draw_jobs(load_scenario(scenario), load=load, count=count, rng=np.random.default_rng(seed))
+def drawn(scenario: str, load: float, count: int, seed: int, share: float = 1.0) -> list[WorkloadJob]:
+    """A list for the cluster of a suite, each job with a user of its own list.
+
+    Args:
+        share: of the jobs that may be stopped.
+    """
+    rules = replace(load_scenario(scenario), preemptible_share=share)
+    jobs = draw_jobs(rules, load=load, count=count, rng=np.random.default_rng(seed))
     # What users have had of GPU time outlasts a replay. The nodes of the scenario have more cores than these.
     mark = uuid.uuid4().hex[:8]
     return [replace(job, user=f"{job.user}.{mark}", cpu_cores=min(job.cpu_cores, 5)) for job in jobs]

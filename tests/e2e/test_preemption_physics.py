@@ -44,6 +44,16 @@ async def test_every_attempt_starts_and_ends_when_and_where_the_simulator_says(
     assert (check_as_simulated(result, jobs, decides) > 0) == decides.preempts
 
 
+@pytest.mark.parametrize(("share", "seed"), [(0.1, 25), (0.9, 28)])
+@pytest.mark.parametrize("policy", ["srtf", "dqn"])
+async def test_so_does_every_attempt_where_few_jobs_may_be_stopped(
+    stopping_suite: RunningSuite, policy: str, share: float, seed: int
+) -> None:
+    jobs, decides = drawn("preemptive", 1.1, 96, seed, share), made(policy)
+    result = await replayed(stopping_suite.server, jobs, policy)
+    check_as_simulated(result, jobs, decides)
+
+
 @pytest.mark.parametrize("policy", ["srtf", "las_preemptive"])
 async def test_so_do_exclusive_jobs_and_jobs_that_choose_nodes(stopping_suite: RunningSuite, policy: str) -> None:
     jobs, decides = picky(drawn("preemptive", 0.8, 64, 24), CLUSTER, np.random.default_rng(24)), made(policy)

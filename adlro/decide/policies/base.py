@@ -132,6 +132,8 @@ class Judgement:
             self.values[rows] = np.nan
             if answer.values is not None:
                 self.values[rows][among] = answer.values
+            else:
+                self.hold_value = self.base = self.margin = None  # of values that there are no more
         if self.gpu is None and answer.gpu is not None:
             self.gpu = table.gpu.copy()
         if self.gpu is not None:

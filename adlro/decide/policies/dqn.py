@@ -39,6 +39,9 @@ SHIPPED = Path(__file__).with_name("dqn.onnx")
 BASE_OF_GANGS = "hold_gang"
 """The policy that decides while a job of several GPUs waits, unless the checkpoint has a network for that."""
 
+MOSTLY_STOPPABLE = 0.8
+"""Share of the busy GPUs whose jobs may be stopped now, from which on nothing is held: what comes can stop them."""
+
 CHECKPOINT_MISSING = "CHECKPOINT_MISSING"
 
 
@@ -62,8 +65,8 @@ class Dqn(Policy):
     While a job of several GPUs waits, a second network in the checkpoint weighs what `hold_gang` would do against other
     starts, a hold, and other reservations (`gang_actions`); without one in the checkpoint `hold_gang` decides.
 
-    Where running jobs may be stopped, the stops are those of `srtf`, and what that starts goes before a hold. The
-    networks have learned without stops: they choose among starts.
+    Where running jobs may be stopped, the stops are those of `srtf`; where most may be, what that starts goes before a
+    hold. The networks have learned without stops: they choose among starts.
 
     The network judges each decision separately: the last bits of a sum of floats depend on the shape of a batch, and a
     list must have the same schedule in a simulator of thousands of clusters and in a service of one.
@@ -180,11 +183,11 @@ class Dqn(Policy):
         if by_rule.busy:
             by_rule.notes[0] = "the networks have not learned to stop jobs; srtf does it"
             return by_rule
-        if not len(observation.table.job):
-            return Judgement(by_rule.scores)  # nothing fits, and what is kept free stays so
+        if not len(observation.table.job):  # nothing fits, and what is kept free stays so
+            return Judgement(by_rule.scores, reserve=_reserved(observation))
         judgement = self._weigh_starts(observation, with_values=with_values)
-        if _starts(by_rule) and not _starts(judgement):
-            by_rule.notes[0] = "the policy would hold; where jobs can be stopped, srtf's start goes before"
+        if _starts(by_rule) and not _starts(judgement) and _stoppable_share(observation) >= MOSTLY_STOPPABLE:
+            by_rule.notes[0] = "the policy would hold; where most jobs can be stopped, srtf's start goes before"
             return by_rule
         return judgement
 
@@ -296,6 +299,15 @@ class BorrowingDqn(Dqn):
 def _starts(judgement: Judgement) -> bool:
     """Whether it starts something on idle GPUs."""
     return bool(judgement.scores.max(initial=-np.inf) > -np.inf)
+
+
+def _stoppable_share(observation: Observation) -> float:
+    """The share of a cluster's busy GPUs whose jobs may be stopped now."""
+    preemption = observation.preemption
+    if preemption is None:
+        return 0.0
+    busy = preemption.gpu_run[0] >= 0
+    return float((preemption.gpu_stoppable[0] & busy).sum()) / max(int(busy.sum()), 1)
 
 
 def _fall_back(reason: DecisionBasis, note: str, base: Policy, observation: Observation, judgement: Judgement) -> None:

@@ -67,6 +67,23 @@ def test_a_start_of_srtf_goes_before_a_hold() -> None:
     assert "hold" in holds.judge(seen).notes[0]
 
 
+def test_a_hold_stands_where_few_of_the_running_jobs_can_be_stopped() -> None:
+    holds = policy_with(preferring(HOLDS))
+    assert chosen(holds, stop_point(SEVERAL, PART_IDLE, fixed=[2])) == HELD
+    assert chosen(holds, stop_point(SEVERAL, PART_IDLE, fixed=[2, 3])) == HELD, "as where stops are switched off"
+
+
+def test_what_is_kept_free_stays_so_while_nothing_fits(shipped: Dqn) -> None:
+    """A service takes a judgement without a reservation as its end."""
+    seen = stop_point([Several(4, 5.0), JOB], [[2.0, 3.0], [2.0, 3.0]])
+    assert seen.gangs is not None
+    seen = replace(seen, gangs=seen.gangs._replace(reserved=np.array([0])))
+    judgement = shipped.judge(seen)
+    assert not judgement.busy
+    assert judgement.reserve is not None
+    assert judgement.reserve.tolist() == [0]
+
+
 def test_without_a_checkpoint_it_stops_nothing(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="checkpoint"):
         Dqn(tmp_path / "none.onnx").judge(stop_point([JOB], BUSY))

@@ -130,7 +130,7 @@ class Round:
         state, ledger = self._state, self._state.ledger
         if state.virtual or ledger.reserved is not None or state.policy.shares:
             return None
-        if state.policy.preempts and ledger.stop_rules.min_run_s is not None:
+        if state.policy.preempts and ledger.can_stop_something(state.now_s):
             return None
         if state.policy.precedence is not None:
             return None  # whoever has submitted most is first in the queue, and would be shown alone
