@@ -52,6 +52,7 @@ __all__ = [
     "RESERVES",
     "SLOWNESS",
     "STARTS",
+    "WAITING",
     "GangActionFinder",
     "GangActions",
     "doubt_of",
@@ -62,8 +63,11 @@ CLUSTER_FIGURES, ACTION_FIGURES = 19, 32
 DOUBT = 18
 """The cluster's figure that tells how little is known of the waiting jobs' runtimes, from 0 to 1 (`doubt_of`)."""
 
-QUEUE_SIZES = (0, 1, 2, 3, 4, 11, 12, 13, 15)
-"""Its figures that grow with the queue: waiting jobs, their work, and how long GPUs stay busy."""
+WAITING = 0
+"""Its figure of how many jobs wait."""
+
+QUEUE_SIZES = (WAITING, 1, 2, 3, 4, 11, 12, 13, 15)
+"""Its figures that grow with the queue: waiting jobs, their work, and how long GPUs stay busy in their terms."""
 
 UNKNOWN_SPREAD = 1.5
 """Standard deviation of ln(true / expected) from which on an expectation tells nothing."""

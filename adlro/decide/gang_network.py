@@ -27,6 +27,7 @@ from adlro.decide.gang_actions import (
     QUEUE_SIZES,
     REFUSED,
     SLOWNESS,
+    WAITING,
     GangActions,
 )
 from adlro.errors import InvalidInput
@@ -115,15 +116,15 @@ class GangNetwork:
             raise InvalidInput("the network's prices of waits are not numbers from 0", field="wait_prices")
 
     def is_in_range(self, actions: GangActions) -> bool:
-        """Whether the cluster's figures are those of some cluster in the training, the queue's perhaps greater.
+        """Whether the cluster's figures are those of some cluster in the training, or those of a longer queue.
 
         Where something is known of runtimes a longer queue counts as the longest of the training: what is right there
         is right beyond it. Where little is known it is not: with the means of groups and a thousand waiting jobs mean
         completion times were 5 to 8 % higher (docs/learned_policy.md).
         """
-        seen = actions.cluster
-        below = seen <= self.highest + ROUNDING
-        if seen[DOUBT] < GUESSED:
+        seen, highest = actions.cluster, self.highest + ROUNDING
+        below = seen <= highest
+        if not below[WAITING] and seen[DOUBT] < GUESSED:
             below |= _QUEUE
         return bool(((self.lowest - ROUNDING <= seen) & below).all())
 

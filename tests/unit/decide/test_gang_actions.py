@@ -262,6 +262,9 @@ def test_a_longer_queue_than_ever_counts_as_the_longest_where_something_is_known
         as_longest = found.cluster.copy()
         as_longest[DOUBT] = doubt
         np.testing.assert_array_equal(network.gains(seen), network.gains(found._replace(cluster=as_longest)))
+        as_long = longer.copy()
+        as_long[QUEUE_SIZES[0]] = found.cluster[QUEUE_SIZES[0]]  # of how many jobs wait
+        assert not network.is_in_range(found._replace(cluster=as_long)), "other figures alone are news"
         shorter = longer - 4.0 * np.isin(np.arange(CLUSTER_FIGURES), QUEUE_SIZES)
         assert not network.is_in_range(found._replace(cluster=shorter))
 
