@@ -23,7 +23,7 @@ from adlro.decide.policies.srtf import Srtf
 from adlro.decide.present import of_one_gpu_only, waiting_gangs
 from adlro.errors import AdlroError, InvalidInput, Unsupported
 from adlro.records.decisions import DecisionBasis
-from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
+from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation, Preemption
 
 if TYPE_CHECKING:
     from adlro.decide.gang_network import GangNetwork
@@ -186,7 +186,7 @@ class Dqn(Policy):
         if not len(observation.table.job):  # nothing fits, and what is kept free stays so
             return Judgement(by_rule.scores, reserve=_reserved(observation))
         judgement = self._weigh_starts(observation, with_values=with_values)
-        if _starts(by_rule) and not _starts(judgement) and _stoppable_share(observation) >= MOSTLY_STOPPABLE:
+        if _starts(by_rule) and not _starts(judgement) and _stoppable_share(observation.preemption) >= MOSTLY_STOPPABLE:
             by_rule.notes[0] = "the policy would hold; where most jobs can be stopped, srtf's start goes before"
             return by_rule
         return judgement
@@ -301,11 +301,8 @@ def _starts(judgement: Judgement) -> bool:
     return bool(judgement.scores.max(initial=-np.inf) > -np.inf)
 
 
-def _stoppable_share(observation: Observation) -> float:
+def _stoppable_share(preemption: Preemption) -> float:
     """The share of a cluster's busy GPUs whose jobs may be stopped now."""
-    preemption = observation.preemption
-    if preemption is None:
-        return 0.0
     busy = preemption.gpu_run[0] >= 0
     return float((preemption.gpu_stoppable[0] & busy).sum()) / max(int(busy.sum()), 1)
 

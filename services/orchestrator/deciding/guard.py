@@ -13,7 +13,6 @@ decides on the event loop, but for one of one's own.
 
 from __future__ import annotations
 
-import functools
 import time
 import traceback
 from collections import Counter
@@ -25,7 +24,7 @@ import structlog
 from adlro.decide.catalog import POLICY_MISSING
 from adlro.decide.own_policy import Own
 from adlro.decide.policies.base import BusyStart, Judgement, Policy
-from adlro.decide.policies.dqn import CHECKPOINT_MISSING, Dqn
+from adlro.decide.policies.dqn import CHECKPOINT_MISSING, BorrowingDqn, Dqn
 from adlro.decide.policies.hold_gang import HoldGang
 from adlro.errors import AdlroError
 from adlro.records.decisions import DecisionBasis
@@ -155,15 +154,7 @@ class Guard:
         if self.basis_of(policy) is DecisionBasis.LATE:
             return self._looked_at_fallback(policy, observation, DecisionBasis.LATE, self._late)
         try:
-            # A policy that remembers a cluster must not judge out of turn: its preferences without this memory are
-            # used.
-            judge = policy.judge
-            if policy.one_cluster and isinstance(policy, Dqn):
-                judge = functools.partial(Dqn.weigh, policy)
-            elif policy.one_cluster and isinstance(policy, Own):
-                other = type(policy)()
-                other.wait_ratio, other.precedence = policy.wait_ratio, policy.precedence
-                judge = other.judge
+            judge = _without_memory(policy).judge
             judgement = await self._explainer.run(lambda: judge(observation), HANGS_S)
             if _sound(observation, judgement):
                 return judgement
@@ -240,6 +231,20 @@ class Guard:
                 # Not as `exc_info`: rendering all arrays may take longer than the lease lasts.
                 raised_at="".join(traceback.format_exception(error, limit=-4)) if error is not None else None,
             )
+
+
+def _without_memory(policy: Policy) -> Policy:
+    """A policy that decides alike, but remembers no cluster: one that does must not judge out of turn."""
+    if not policy.one_cluster or not isinstance(policy, Dqn | Own):
+        return policy
+    other: Policy
+    if isinstance(policy, Dqn):
+        other = BorrowingDqn()
+        other.borrow(policy)
+    else:
+        other = type(policy)()
+    other.wait_ratio, other.precedence = policy.wait_ratio, policy.precedence
+    return other
 
 
 def _reason_of(error: AdlroError) -> DecisionBasis:

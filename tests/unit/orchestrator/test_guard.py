@@ -18,6 +18,7 @@ from adlro.decide.policies.base import BusyStart, Judgement, Policy
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.policies.sjf import Sjf
+from adlro.decide.rollouts.policy import DqnLookahead
 from adlro.records.decisions import DecisionBasis
 from adlro.services.orchestrator.deciding import guard as guard_module
 from adlro.services.orchestrator.deciding.acting import Acting
@@ -543,5 +544,19 @@ async def test_a_pair_that_may_not_be_is_not(gpu: int, sound: bool) -> None:
         found = await guard.judge(Wants(BusyStart(0, (gpu,), False)), SHARES, virtual=False)
         assert (found.basis_of(0) is DecisionBasis.POLICY) == sound
         assert bool(found.busy) == sound
+    finally:
+        guard.close()
+
+
+async def test_a_look_at_a_policy_with_a_memory_shows_what_it_would_do() -> None:
+    """Without its memory, but with the limit on waits: what has just started is not stopped."""
+    guard, policy = Guard(DEADLINE_S, structlog.get_logger()), DqnLookahead()
+    stops = stop_point([Several(1, 1.0)], [[90.0, 80.0], [70.0, 95.0]])
+    assert stops.preemption is not None
+    just_started = replace(stops, gpu_elapsed_s=np.zeros_like(stops.gpu_elapsed_s))
+    try:
+        assert (await guard.look(policy, stops)).busy
+        assert not (await guard.look(policy, just_started)).busy
+        assert policy.lookahead.seen is None, "an explanation is no decision"
     finally:
         guard.close()
