@@ -55,7 +55,8 @@ CAPACITY_PER_H = {"gangs": 1528.0, "one": 3017.0}
 """Jobs an hour of the 16 GPUs, of the mix and of jobs of one GPU alone."""
 
 FASTEST = SrtfSettings(
-    start=HoldGangSettings(alpha=1e-3, theta=1e9, s_max=1e9, kappa=0.75, beta=0.0, ageing=0.0, frag=0.0, rho=math.inf)
+    start=HoldGangSettings(alpha=1e-3, theta=1e9, s_max=1e9, kappa=0.75, beta=0.0, ageing=0.0, frag=0.0, rho=math.inf),
+    by_loss=False,
 )
 """The shortest remaining time goes first, on the fastest GPU that is free, however slow."""
 

@@ -63,7 +63,7 @@ class Variant:
         loss: of a stop on a node: `share` of a job that the stopped ones would do meanwhile, `gpu_time` of restarts,
             or `jobs` that are stopped.
         weight: of the loss in a candidate's cost.
-        by_loss: whether a job stops what is on the node of least loss of all models, not of its model of least cost.
+        by_loss: whether a job stops what is on the node of least loss of all models, or on its model of least cost.
         competes: whether a stop may come before a start that is possible, if it costs less.
         moves: whether running jobs move where nothing waits.
     """
@@ -75,7 +75,7 @@ class Variant:
     held: bool = True
     loss: str = "share"
     weight: float = 0.0
-    by_loss: bool = False
+    by_loss: bool = True
     competes: bool = False
     moves: bool = False
 
@@ -84,7 +84,7 @@ def _start(**changes: float) -> HoldGangSettings:
     return dataclasses.replace(START, **changes)
 
 
-SHIPPED = "srtf"
+SHIPPED, BY_COST = "srtf", "model by cost"
 VARIANTS = {
     SHIPPED: Variant(),
     "moves": Variant(moves=True),
@@ -104,10 +104,10 @@ VARIANTS = {
     "s_max = 1.5": Variant(start=_start(s_max=1.5)),
     "s_max = 3": Variant(start=_start(s_max=3.0)),
     "alpha = 3": Variant(start=_start(alpha=3.0)),
-    "node by loss": Variant(by_loss=True),
-    "node by loss, moves": Variant(by_loss=True, moves=True),
-    "fastest GPU": Variant(start=FASTEST.start),
-    "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0),
+    BY_COST: Variant(by_loss=False),
+    "model by cost, moves": Variant(by_loss=False, moves=True),
+    "fastest GPU": Variant(start=FASTEST.start, by_loss=False),
+    "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0, by_loss=False),
 }
 SINGLE = [name for name in VARIANTS if not name.startswith("fastest") and not VARIANTS[name].moves]
 LAS = {"LAS, first queue 34 s": 34.0, "LAS, first queue 17.8 s": 17.8}
@@ -144,8 +144,7 @@ def choose_stop(
         most: a greater cost is of no interest.
         longest_s, found, kept: room.
         gpus: filled.
-        by_loss: of a job's models that cost less than the best job so far, the one with the least loss is taken, not
-            that of the least cost.
+        by_loss: whether a job's candidate is that of least loss; if not, that of the model of least cost.
     """
     best, best_job, time_s = most, -1, looked.time_s[n]
     for job in range(looked.job_waiting.shape[1]):
@@ -176,7 +175,7 @@ def choose_stop(
             ):
                 continue
             cost = cost_of(rule, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
-            if not cost < best:
+            if not by_loss and not cost < best:
                 continue
             if (
                 held

@@ -1,15 +1,16 @@
 """The rule of the policy `srtf`, compiled, on plain arrays of one cluster. numpy and numba only.
 
 It starts what fits as `hold_gang` does (adlro/decide/gang_rule.py), without reservations. Only where it starts nothing
-so, a waiting job may stop running ones (adlro/decide/stop_rule.py): for each model it has one candidate, the packed set
-that it gets with the least loss there. With n GPUs, r the remaining time of a running job, c what its restart costs,
+so, a waiting job may stop running ones (adlro/decide/stop_rule.py). It has one candidate, the packed set that it gets
+with the least loss, of all models. With n GPUs, r the remaining time of a running job, c what its restart costs,
 and d the waiting job's longest duration on present GPUs of the model, all of the running jobs that it stops have
 
     r n_running ^ beta > H (d n_waiting ^ beta + c)
 
-The candidate's cost is that of a start with duration d that breaks no empty node, and it is refused as such a start
-would be. The candidate of least cost is the action. The loss of a running job is n_running (d + c) / r: what share of
-it its GPUs would have done meanwhile, and while it restarts (with weights as above, where beta is not 0).
+The candidate's cost is that of a start with duration d that breaks no empty node, and models are refused as for such a
+start. The candidate of least cost is the action. The loss of a running job is n_running (d + c) / r: what share of it
+its GPUs would have done meanwhile, and while it restarts (with weights as above, where beta is not 0). A slow model has
+its price in the loss, by the longer d. That the model of least cost is taken instead is a setting, for comparisons.
 
 Stops come to an end: list the r n ^ beta of the running jobs at one instant in ascending order, and take a start of
 d n ^ beta, with or without stops. What it stops stands behind that (H is at least 1, and c at least 0), and what stands
@@ -45,19 +46,21 @@ class SrtfRoom(NamedTuple):
 
     Attributes:
         longest_s: (K,) a job's longest duration on present GPUs of each model.
-        found: (W,) GPUs of the present candidate.
-        gpus: (W,) GPUs of the best one.
+        found: (W,) GPUs on the present model.
+        kept: (W,) GPUs of the job's candidate.
+        gpus: (W,) GPUs of the best candidate.
     """
 
     longest_s: Floats
     found: Ints
+    kept: Ints
     gpus: Ints
 
 
 def room_for(models: int, widest: int) -> SrtfRoom:
     """Room for clusters with GPUs of so many models, and jobs of up to `widest` GPUs."""
-    found, gpus = np.zeros((2, widest), dtype=np.int64)
-    return SrtfRoom(np.zeros(models), found, gpus)
+    found, kept, gpus = np.zeros((3, widest), dtype=np.int64)
+    return SrtfRoom(np.zeros(models), found, kept, gpus)
 
 
 @compiled_part
@@ -75,6 +78,7 @@ def _fill_longest_s(surroundings: Surroundings, duration_s: Floats, longest_s: F
 def choose_stop(
     rule: GangRule,
     factor: float,
+    by_loss: bool,
     width_weight: Floats,
     surroundings: Surroundings,
     stops: Stops,
@@ -88,6 +92,7 @@ def choose_stop(
 
     Args:
         factor: H.
+        by_loss: whether a job's candidate is that of least loss; if not, that of the model of least cost.
         width_weight: (W + 1,) n ^ beta by number of GPUs.
         surroundings: as `score_cluster` has left it.
         stops: filled in for this decision, with worths of remaining time x weight.
@@ -103,11 +108,15 @@ def choose_stop(
         best_s = fill_model_s(surroundings, gpu_count, duration_s, nodes)
         if best_s == np.inf:
             continue
+        length_ln = log(best_s)
+        age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
+        if not cost_of(rule, rule.beta, gpu_count, length_ln, 0.0, 0.0, age_ln) < best:
+            continue  # not even on its fastest model
         _fill_longest_s(surroundings, duration_s, room.longest_s)
         cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
         gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
         picky = is_picky(looked, n, job, CHOOSES)
-        length_ln = age_ln = np.nan
+        least_cost = least = np.inf  # of the job's candidate: its cost, and what it was chosen by
         for model in range(room.longest_s.shape[0]):
             its_s = room.longest_s[model]
             if (
@@ -116,11 +125,8 @@ def choose_stop(
                 or not stops.model_worth[model] > factor * (its_s * weight)
             ):
                 continue
-            if length_ln != length_ln:
-                length_ln = log(best_s)
-                age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
             cost = cost_of(rule, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
-            if not cost < best:
+            if not by_loss and not cost < min(best, least):
                 continue
             if its_s > rule.theta * best_s:
                 if plain:
@@ -160,8 +166,13 @@ def choose_stop(
             loss = find_stop(factor, stops, wish, room.found)
             if picky:
                 stops.known[0] += 1
-            if loss < np.inf:
-                best, best_job = cost, job
+            key = loss if by_loss else cost
+            if loss < np.inf and key < least:
+                least, least_cost = key, cost
                 for i in range(gpu_count):
-                    room.gpus[i] = room.found[i]
+                    room.kept[i] = room.found[i]
+        if least_cost < best:
+            best, best_job = least_cost, job
+            for i in range(gpu_count):
+                room.gpus[i] = room.kept[i]
     return best_job

@@ -135,7 +135,7 @@ class Clearing:
 class Srtf:
     """Shortest remaining time first, with stops.
 
-    What `HoldGang` would start without reservations starts. Else each job has for each model the set of least loss, by
+    What `HoldGang` would start without reservations starts. Else each job has the set of least loss of all models, by
     stopping jobs whose remaining time is above H (d + c), with c what their restarts cost. The least cost starts:
     ln b + alpha ln(d / b) - ageing ln(1 + w / b), with the same refusals.
     """
@@ -151,12 +151,14 @@ class Srtf:
             return start(Placement(choice.job, choice.gpus, 0, False), NOBODY)
         best, best_cost = HOLD, math.inf
         for job in oracle.waiting:
+            least = math.inf
             for model in models(oracle):
-                cost = self.cost(oracle, job, model)
-                if cost < best_cost:
-                    freed = self.freed(oracle, job, model)
-                    if freed is not None:
-                        best, best_cost = Choice(job, freed.gpus, stop=True), cost
+                its_cost = self.cost(oracle, job, model)
+                freed = self.freed(oracle, job, model) if its_cost < math.inf else None
+                if freed is not None and freed.loss < least:
+                    least, cost, gpus = freed.loss, its_cost, freed.gpus
+            if least < math.inf and cost < best_cost:
+                best, best_cost = Choice(job, gpus, stop=True), cost
         return replace(best, reserve=NOBODY)
 
     def cost(self, oracle: Oracle, job: int, model: int) -> float:

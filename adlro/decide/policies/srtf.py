@@ -30,10 +30,12 @@ class SrtfSettings:
     Attributes:
         start: weights and limits of `hold_gang`; `rho` is inf: nothing is kept free.
         factor: H, by how much longer a job must be that is stopped.
+        by_loss: whether a job stops what is lost least by it, of all models; if not, on its model of least cost.
     """
 
     start: HoldGangSettings = START
     factor: float = 1.05
+    by_loss: bool = True
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.factor < math.inf:
@@ -101,7 +103,8 @@ class Srtf(Policy):
             count = gpus_of_run(run)
             worth = outlook.gpu_free_s * weight[count]
             fill_stops(run, may, worth, cost, np.zeros(len(run)), count.astype(np.float64), stops)
-            job = choose_stop(rule, float(settings.factor), weight, around, stops, looked, gangs, n, plain, room)
+            factor, by_loss = float(settings.factor), bool(settings.by_loss)
+            job = choose_stop(rule, factor, by_loss, weight, around, stops, looked, gangs, n, plain, room)
             if job >= 0:
                 gpus = room.gpus[: int(gangs.gpu_count[n, job])]
                 judgement.busy[n] = BusyStart(job, tuple(gpus.tolist()), stops=True)

@@ -75,6 +75,16 @@ def test_the_node_of_least_loss_is_taken(nodes: list[list[float]], expected: Sta
     assert chosen(srtf(), stop_point([Several(2, 5.0, spread_speed=0.0)], nodes)) == expected
 
 
+@pytest.mark.parametrize(("left_s", "slow_s"), [(90.0, 7.0), (9.2, 6.0)])
+def test_of_all_models_that_of_least_loss_is_taken(left_s: float, slow_s: float) -> None:
+    """Shares of jobs lost: 6/9 on the fast GPU, 8/90 on the slow one; or 7/9.2, where the longer run costs more."""
+    seen = stop_point([Several(1, (5.0, slow_s))], [[9.0], [left_s]], model=[0, 1])
+    least = int((slow_s + 1.0) / left_s < 6.0 / 9.0)
+    assert chosen(srtf(), seen) == (0, (least,), True)
+    by_cost = Srtf(SrtfSettings(by_loss=False))
+    assert chosen(by_cost, seen) == (0, (0,), True)
+
+
 def test_a_gang_is_stopped_on_all_its_nodes() -> None:
     seen = stop_point([Several(2, 5.0, spread_speed=0.0)], [[9.0, 12.0], [12.0, 3.0]], runs=[(1, 2)])
     assert chosen(srtf(), seen) == (0, (0, 1), True)
