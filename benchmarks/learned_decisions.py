@@ -6,8 +6,8 @@ A cell is SCENARIO:GPUS or SCENARIO:GPUS:WAITING. Without a number of waiting jo
 256 jobs at load 0.9 in which a job waits that the learned policy's network is asked about. With one, all jobs are
 submitted at once, and the decisions are those behind the first start of a job on every GPU: one or a few GPUs are free,
 and as many jobs wait. Clusters are copies of the scenario's. Decisions are `Policy.judge` in this process, of the
-learned policy and of the rule that it corrects, in turns, so that both meet the same neighbours. One list, drawn from
-the seed; the rule makes its decisions. Times depend on the machine: look at the ratios.
+learned policy and of the rule that it corrects, in turns, so that other load on the machine slows both alike. One list,
+drawn from the seed; the rule makes its decisions. Times depend on the machine: look at the ratios.
 """
 
 from __future__ import annotations

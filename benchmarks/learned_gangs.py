@@ -165,11 +165,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.what == "show":
         print(show(asked.folder, rules))
         return
-    asked.folder.mkdir(parents=True, exist_ok=True)
     cells = asked.cells.split(",")
     for cell in cells:
-        if not re.fullmatch(r"\w+(@0?\.\d+)?:\d+(\.\d+)?(:.+)?", cell):
-            parser.error(f"--cells: '{cell}' is not SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:group")
+        named = re.fullmatch(r"(\w+)(@0?\.\d+)?:\d+(\.\d+)?(:.+)?", cell)
+        if named is None:
+            parser.error(
+                f"--cells: '{cell}' is not SCENARIO:LOAD, SCENARIO@SHARE:LOAD or SCENARIO:LOAD:RUNTIME, "
+                "such as gangs:0.9:group"
+            )
+        if named[2] and load_scenario(named[1]).restart_s is None:
+            parser.error(f"--cells: in {named[1]} no job may be stopped; leave out {named[2]}")
+    asked.folder.mkdir(parents=True, exist_ok=True)
     (asked.folder / "machine.json").write_text(json.dumps({**machine(), "cells": cells, "seed": asked.seed}))
     for cell in cells:
         run_cell(cell, asked.folder, asked.lists, rules, asked.checkpoint, asked.seed)

@@ -37,8 +37,8 @@ class Column:
 
 
 COLUMNS = (
-    Column("mean JCT", None, -16.0, 6.0, 5),
-    Column("p95 JCT", 2.0, -22.0, 14.0, 10),
+    Column("mean JCT", None, -25.0, 6.0, 5),
+    Column("p95 JCT", 2.0, -38.0, 14.0, 10),
     Column("longest wait", 15.0, -62.0, 42.0, 20),
 )
 

@@ -61,7 +61,7 @@ class Variant:
         own_restart: whether what a waiting job needs has its own restart in it, if it was stopped before.
         held: whether a stop is refused where the job is expected to end sooner by waiting (theta).
         loss: of a stop on a node: `share` of a job that the stopped ones would do meanwhile, `gpu_time` of restarts,
-            or `jobs` that are stopped.
+            or `jobs` that are stopped; with `by_loss` the model is chosen by it too, so that a slow one costs nothing.
         weight: of the loss in a candidate's cost.
         by_loss: whether a job stops what is on the node of least loss of all models, or on its model of least cost.
         competes: whether a stop may come before a start that is possible, if it costs less.
@@ -84,7 +84,7 @@ def _start(**changes: float) -> HoldGangSettings:
     return dataclasses.replace(START, **changes)
 
 
-SHIPPED, BY_COST = "srtf", "model by cost"
+SHIPPED = "srtf"
 VARIANTS = {
     SHIPPED: Variant(),
     "moves": Variant(moves=True),
@@ -104,7 +104,7 @@ VARIANTS = {
     "s_max = 1.5": Variant(start=_start(s_max=1.5)),
     "s_max = 3": Variant(start=_start(s_max=3.0)),
     "alpha = 3": Variant(start=_start(alpha=3.0)),
-    BY_COST: Variant(by_loss=False),
+    "model by cost": Variant(by_loss=False),
     "model by cost, moves": Variant(by_loss=False, moves=True),
     "fastest GPU": Variant(start=FASTEST.start, by_loss=False),
     "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0, by_loss=False),

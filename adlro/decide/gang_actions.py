@@ -47,12 +47,12 @@ __all__ = [
     "DOUBT",
     "DROPS",
     "HOLDS",
+    "QUEUE_COUNTS",
     "QUEUE_SIZES",
     "REFUSED",
     "RESERVES",
     "SLOWNESS",
     "STARTS",
-    "WAITING",
     "GangActionFinder",
     "GangActions",
     "doubt_of",
@@ -63,10 +63,10 @@ CLUSTER_FIGURES, ACTION_FIGURES = 19, 32
 DOUBT = 18
 """The cluster's figure that tells how little is known of the waiting jobs' runtimes, from 0 to 1 (`doubt_of`)."""
 
-WAITING = 0
-"""Its figure of how many jobs wait."""
+QUEUE_COUNTS = (0, 1, 2)
+"""Its figures of how many jobs wait: all, those of several GPUs, and those of them that fit nowhere."""
 
-QUEUE_SIZES = (WAITING, 1, 2, 3, 4, 11, 12, 13, 15)
+QUEUE_SIZES = (*QUEUE_COUNTS, 3, 4, 11, 12, 13, 15)
 """Its figures that grow with the queue: waiting jobs, their work, and how long GPUs stay busy in their terms."""
 
 UNKNOWN_SPREAD = 1.5

@@ -24,10 +24,10 @@ from adlro.decide.gang_actions import (
     BASE,
     CLUSTER_FIGURES,
     DOUBT,
+    QUEUE_COUNTS,
     QUEUE_SIZES,
     REFUSED,
     SLOWNESS,
-    WAITING,
     GangActions,
 )
 from adlro.errors import InvalidInput
@@ -124,7 +124,7 @@ class GangNetwork:
         """
         seen, highest = actions.cluster, self.highest + ROUNDING
         below = seen <= highest
-        if not below[WAITING] and seen[DOUBT] < GUESSED:
+        if not below[list(QUEUE_COUNTS)].all() and seen[DOUBT] < GUESSED:
             below |= _QUEUE
         return bool(((self.lowest - ROUNDING <= seen) & below).all())
 

@@ -47,20 +47,20 @@ class SrtfRoom(NamedTuple):
     Attributes:
         longest_s: (K,) a job's longest duration on present GPUs of each model.
         found: (W,) GPUs on the present model.
-        kept: (W,) GPUs of the job's candidate.
+        candidate: (W,) GPUs of the job's candidate.
         gpus: (W,) GPUs of the best candidate.
     """
 
     longest_s: Floats
     found: Ints
-    kept: Ints
+    candidate: Ints
     gpus: Ints
 
 
 def room_for(models: int, widest: int) -> SrtfRoom:
     """Room for clusters with GPUs of so many models, and jobs of up to `widest` GPUs."""
-    found, kept, gpus = np.zeros((3, widest), dtype=np.int64)
-    return SrtfRoom(np.zeros(models), found, kept, gpus)
+    found, candidate, gpus = np.zeros((3, widest), dtype=np.int64)
+    return SrtfRoom(np.zeros(models), found, candidate, gpus)
 
 
 @compiled_part
@@ -116,7 +116,7 @@ def choose_stop(
         cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
         gpu_memory_mib = looked.job_gpu_memory_mib[n, job]
         picky = is_picky(looked, n, job, CHOOSES)
-        least_cost = least = np.inf  # of the job's candidate: its cost, and what it was chosen by
+        candidate_cost = candidate_key = np.inf  # the key is what it is chosen by
         for model in range(room.longest_s.shape[0]):
             its_s = room.longest_s[model]
             if (
@@ -126,7 +126,7 @@ def choose_stop(
             ):
                 continue
             cost = cost_of(rule, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
-            if not by_loss and not cost < min(best, least):
+            if not by_loss and not cost < min(best, candidate_key):
                 continue
             if its_s > rule.theta * best_s:
                 if plain:
@@ -167,12 +167,12 @@ def choose_stop(
             if picky:
                 stops.known[0] += 1
             key = loss if by_loss else cost
-            if loss < np.inf and key < least:
-                least, least_cost = key, cost
+            if loss < np.inf and key < candidate_key:
+                candidate_key, candidate_cost = key, cost
                 for i in range(gpu_count):
-                    room.kept[i] = room.found[i]
-        if least_cost < best:
-            best, best_job = least_cost, job
+                    room.candidate[i] = room.found[i]
+        if candidate_cost < best:
+            best, best_job = candidate_cost, job
             for i in range(gpu_count):
-                room.gpus[i] = room.kept[i]
+                room.gpus[i] = room.candidate[i]
     return best_job

@@ -229,7 +229,7 @@ def _on_one_node(factor: float, stops: Stops, wish: Wish) -> tuple[float, int]:
 def _on_nodes(factor: float, stops: Stops, wish: Wish) -> tuple[float, int]:
     """`find_stop` of several nodes."""
     _fill_gives(factor, stops, wish)
-    total, runs, left = 0.0, 0, wish.gpu_count
+    runs, left = 0, wish.gpu_count
     for step in range(wish.nodes):
         more = wish.nodes - step - 1  # nodes after this one
         sum_more, sum_all, least = _greatest(stops, more)
@@ -253,10 +253,9 @@ def _on_nodes(factor: float, stops: Stops, wish: Wish) -> tuple[float, int]:
             stops.gone[stops.chosen[i]], stops.home[i] = True, best_node
         runs += best_count
         left -= stops.takes[best_node]
-        total += best
         if left == 0:
             break
-    kept = 0
+    total, kept = 0.0, 0
     for i in range(runs):
         # A later run may have freed what an earlier one was stopped for, on more nodes than one.
         run = stops.chosen[i]
@@ -266,9 +265,8 @@ def _on_nodes(factor: float, stops: Stops, wish: Wish) -> tuple[float, int]:
                 stops.gone[run] = True
         if stops.gone[run]:
             stops.chosen[kept], stops.home[kept] = run, stops.home[i]
+            total += _loss_of(stops, run, wish.x)
             kept += 1
-        else:
-            total -= _loss_of(stops, run, wish.x)
     if left > 0 or kept == 0:
         for i in range(kept):
             stops.gone[stops.chosen[i]] = False

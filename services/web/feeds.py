@@ -31,6 +31,7 @@ DESCRIBED_EVERY_S: Final = 5.0
 STATE_EVERY_S: Final = 1.0
 _HEALTH_EVERY_S: Final = 1.5
 # While one is not live, and where a connection is not there: a service that is killed may serve again within a second.
+# A check closes its connection now and then, and is made again so soon as well.
 _HEALTH_SOON_S: Final = 0.3
 _HEALTH_LOOK_S: Final = 0.1
 READINGS_EVERY_S: Final = 1.0

@@ -46,12 +46,12 @@ async def test_every_attempt_starts_and_ends_when_and_where_the_simulator_says(
 
 @pytest.mark.parametrize(("share", "seed"), [(0.1, 25), (0.9, 28)])
 @pytest.mark.parametrize("policy", ["srtf", "dqn"])
-async def test_so_does_every_attempt_where_few_jobs_may_be_stopped(
+async def test_so_does_every_attempt_where_a_part_of_the_jobs_may_be_stopped(
     stopping_suite: RunningSuite, policy: str, share: float, seed: int
 ) -> None:
     jobs, decides = drawn("preemptive", 1.1, 96, seed, share), made(policy)
     result = await replayed(stopping_suite.server, jobs, policy)
-    check_as_simulated(result, jobs, decides)
+    assert check_as_simulated(result, jobs, decides) > 0
 
 
 @pytest.mark.parametrize("policy", ["srtf", "las_preemptive"])

@@ -128,12 +128,6 @@ class Judgement:
         rows = table.rows(n)
         self.scores[rows] = -np.inf
         self.scores[rows][among] = answer.scores
-        if self.values is not None:
-            self.values[rows] = np.nan
-            if answer.values is not None:
-                self.values[rows][among] = answer.values
-            else:
-                self.hold_value = self.base = self.margin = None  # of values that there are no more
         if self.gpu is None and answer.gpu is not None:
             self.gpu = table.gpu.copy()
         if self.gpu is not None:
@@ -151,8 +145,18 @@ class Judgement:
             mine_of.pop(n, None)
             if 0 in other_of:
                 mine_of[n] = other_of[0]
+        if len(table.first) == 1:
+            self._take_values(among, answer)
+
+    def _take_values(self, among: Ints, answer: Judgement) -> None:
+        """The part of `take` that judgements of a single decision have."""
+        self.values, self.hold_value, self.margin = None, answer.hold_value, answer.margin
+        if answer.values is not None:
+            self.values = np.full(len(self.scores), np.nan)
+            self.values[among] = answer.values
+        self.base = answer.base
         if answer.base is not None and answer.base != HOLD:
-            self.base = rows.start + int(among[answer.base])
+            self.base = int(among[answer.base])
 
     def scores_of_gpus(self, observation: Observation, job: int) -> Floats:
         """(G,) scores of the job at a place of an observation of one cluster, for each GPU.

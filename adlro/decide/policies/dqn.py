@@ -40,7 +40,7 @@ BASE_OF_GANGS = "hold_gang"
 """The policy that decides while a job of several GPUs waits, unless the checkpoint has a network for that."""
 
 MOSTLY_STOPPABLE = 0.8
-"""Share of the busy GPUs whose jobs may be stopped now, from which on nothing is held: what comes can stop them."""
+"""Share of the busy GPUs whose jobs may be stopped now, from which on `srtf`'s starts go before holds."""
 
 CHECKPOINT_MISSING = "CHECKPOINT_MISSING"
 
@@ -186,7 +186,11 @@ class Dqn(Policy):
         if not len(observation.table.job):  # nothing fits, and what is kept free stays so
             return Judgement(by_rule.scores, reserve=_reserved(observation))
         judgement = self._weigh_starts(observation, with_values=with_values)
-        if _starts(by_rule) and not _starts(judgement) and _stoppable_share(observation.preemption) >= MOSTLY_STOPPABLE:
+        if (
+            _starts(by_rule)
+            and not _starts(judgement)
+            and _stoppable_share(observation, observation.preemption) >= MOSTLY_STOPPABLE
+        ):
             by_rule.notes[0] = "the policy would hold; where most jobs can be stopped, srtf's start goes before"
             return by_rule
         return judgement
@@ -301,9 +305,12 @@ def _starts(judgement: Judgement) -> bool:
     return bool(judgement.scores.max(initial=-np.inf) > -np.inf)
 
 
-def _stoppable_share(preemption: Preemption) -> float:
-    """The share of a cluster's busy GPUs whose jobs may be stopped now."""
-    busy = preemption.gpu_run[0] >= 0
+def _stoppable_share(observation: Observation, preemption: Preemption) -> float:
+    """The share of a cluster's busy GPUs whose jobs may be stopped now; 0: none is busy.
+
+    What has started just now, which no policy stops, does not count.
+    """
+    busy = (preemption.gpu_run[0] >= 0) & (observation.gpu_elapsed_s[0] > 0.0)
     return float((preemption.gpu_stoppable[0] & busy).sum()) / max(int(busy.sum()), 1)
 
 

@@ -44,7 +44,7 @@ class LasPreemptive(Policy):
         "score: minus the expected duration in s"
     )
     advice = (
-        "Where jobs can be stopped and nothing is known of runtimes; with known ones 25 % above hold_gang at load 0.9."
+        "Where jobs can be stopped and nothing is known of runtimes; with known ones 22 % above hold_gang at load 0.9."
     )
     preempts = True
 

@@ -234,7 +234,10 @@ class Guard:
 
 
 def _without_memory(policy: Policy) -> Policy:
-    """A policy that decides alike, but remembers no cluster: one that does must not judge out of turn."""
+    """A policy that decides as another does without its memory of a cluster: with it, none must judge out of turn.
+
+    `dqn_lookahead` decides as `dqn` then.
+    """
     if not policy.one_cluster or not isinstance(policy, Dqn | Own):
         return policy
     other: Policy

@@ -73,6 +73,14 @@ def test_a_hold_stands_where_few_of_the_running_jobs_can_be_stopped() -> None:
     assert chosen(holds, stop_point(SEVERAL, PART_IDLE, fixed=[2, 3])) == HELD, "as where stops are switched off"
 
 
+def test_what_started_at_this_instant_does_not_count_among_what_can_be_stopped() -> None:
+    """A round of starts would let a hold stand until the next event, though all jobs can be stopped a moment later."""
+    holds = policy_with(preferring(HOLDS))
+    assert chosen(holds, stop_point(SEVERAL, PART_IDLE, elapsed_s=[0.0, 0.0, 1.0, 0.0])) == (0, (0, 1), False)
+    assert chosen(holds, stop_point(SEVERAL, PART_IDLE, elapsed_s=[0.0] * 4)) == HELD, "nothing can be stopped now"
+    assert chosen(holds, stop_point(SEVERAL, [[0.0, 0.0], [0.0, 0.0]])) == HELD, "nothing runs"
+
+
 def test_what_is_kept_free_stays_so_while_nothing_fits(shipped: Dqn) -> None:
     """A service takes a judgement without a reservation as its end."""
     seen = stop_point([Several(4, 5.0), JOB], [[2.0, 3.0], [2.0, 3.0]])

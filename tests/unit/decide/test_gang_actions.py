@@ -17,6 +17,7 @@ from adlro.decide.gang_actions import (
     DOUBT,
     DROPS,
     HOLDS,
+    QUEUE_COUNTS,
     QUEUE_SIZES,
     REFUSED,
     RESERVES,
@@ -262,9 +263,13 @@ def test_a_longer_queue_than_ever_counts_as_the_longest_where_something_is_known
         as_longest = found.cluster.copy()
         as_longest[DOUBT] = doubt
         np.testing.assert_array_equal(network.gains(seen), network.gains(found._replace(cluster=as_longest)))
-        as_long = longer.copy()
-        as_long[QUEUE_SIZES[0]] = found.cluster[QUEUE_SIZES[0]]  # of how many jobs wait
-        assert not network.is_in_range(found._replace(cluster=as_long)), "other figures alone are news"
+        as_many = longer.copy()
+        as_many[list(QUEUE_COUNTS)] = found.cluster[list(QUEUE_COUNTS)]
+        assert not network.is_in_range(found._replace(cluster=as_many)), "other figures alone are news"
+        for place in QUEUE_COUNTS:
+            as_many[place] += 3.0
+            assert network.is_in_range(found._replace(cluster=as_many)) is known
+            as_many[place] -= 3.0
         shorter = longer - 4.0 * np.isin(np.arange(CLUSTER_FIGURES), QUEUE_SIZES)
         assert not network.is_in_range(found._replace(cluster=shorter))
 

@@ -261,6 +261,26 @@ def test_a_start_on_busy_gpus_gives_way_to_a_higher_level() -> None:
     assert (judgement.scores > -np.inf).tolist() == (seen.table.job == 1).tolist()
 
 
+@pytest.mark.parametrize("values", [False, True])
+def test_what_an_answer_about_higher_levels_does_not_say_is_not_said_of_the_former_choice(values: bool) -> None:
+    """Such as a stop, which has neither values nor a base, after a choice of a network."""
+    seen = decision([Waiting((1.0, 1.0)), Waiting((1.0, 1.0))], [5, 0], time_s=1.0)
+    rows = len(seen.table.job)
+    judgement = Judgement(np.zeros(rows), base=0, margin=0.1, hold_value=np.zeros(1), values=np.zeros(rows))
+    among = np.flatnonzero(seen.table.job == 1)
+    answer = Judgement(np.zeros(len(among)))
+    if values:
+        answer.values, answer.hold_value, answer.base, answer.margin = np.ones(len(among)), np.full(1, 0.7), HOLD, 0.2
+    judgement.take(0, seen.table, among, answer)
+    assert (judgement.base, judgement.margin) == (answer.base, answer.margin)
+    assert judgement.hold_value is answer.hold_value
+    if values:
+        assert judgement.values is not None
+        np.testing.assert_array_equal(judgement.values, np.where(seen.table.job == 1, 1.0, np.nan))
+    else:
+        assert judgement.values is None
+
+
 def test_what_the_policy_says_of_its_own_choice_is_not_said_of_another() -> None:
     policy, rng, changed = with_rule(made("dqn"), Precedence(priority=1.0)), np.random.default_rng(7), 0
     policy.wait_ratio = math.inf

@@ -46,7 +46,7 @@ def gangs(policy: str, column: str, load: str = "0.9") -> float:
 
 JCT, WAIT, RATE = "mean JCT against fcfs, %", "longest wait against fcfs, %", "jobs/h against fcfs, %"
 AGAINST = "against `hold_gang`, %"
-STOPS = "The longest wait grows by 3 to 19 %."
+STOPS = "The longest wait grows by 2 to 15 %."
 BELOW = ("fcfs_fastest", "sjf", "min_min", "wspt", "las", "hold_greedy_fixed", "dqn")
 """Policies whose advice tells how far their mean JCT is below that of fcfs."""
 

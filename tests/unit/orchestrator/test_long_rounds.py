@@ -50,9 +50,11 @@ def test_idle_gpus_take_jobs_behind_a_first_part_that_can_not_start(
     house.until_state(small.job_id, JobState.SUCCEEDED)
 
 
+@pytest.mark.parametrize("min_run_s", [None, 0.0])
 def test_where_no_job_may_be_stopped_a_policy_that_could_sees_a_first_part_too(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, min_run_s: float | None
 ) -> None:
+    """The owner has switched stops off, or on, but none of the jobs is preemptible."""
     shown: list[int] = []
 
     def weigh(policy: Srtf, seen: Observation) -> Judgement:
@@ -63,6 +65,7 @@ def test_where_no_job_may_be_stopped_a_policy_that_could_sees_a_first_part_too(
     monkeypatch.setattr(Srtf, "weigh", weigh)
     monkeypatch.setattr(rounds, "PAIRS_AT_ONCE", 8)  # 5 idle GPUs: the first job alone
     house = scaled(CoreHouse(cluster))
+    house.min_run_s = min_run_s
     house.start("srtf")
     house.pause()
     for _ in range(6):

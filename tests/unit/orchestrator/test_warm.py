@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from adlro.services.orchestrator.ledger.preempting import StopRules
 from adlro.services.orchestrator.ledger.warm import warm
 from tests.ledgers import queue, small_cluster
 
+ROOT = Path(__file__).resolve().parents[3]
 MODULE = "tests.unit.orchestrator.test_warm"
 COMPILED: tuple[Any, ...] = (
     srtf_rule.choose_stop,
@@ -44,7 +46,8 @@ def stop(policy: str, gpu_count: int) -> None:
 
 def test_no_stop_waits_for_the_compiler() -> None:
     # In a process of its own: other tests call these functions with other types.
-    subprocess.run([sys.executable, "-c", f"from {MODULE} import check; check()"], check=True)
+    command = [sys.executable, "-c", f"from {MODULE} import check; check()"]
+    subprocess.run(command, check=True, cwd=ROOT, timeout=280.0)
 
 
 def check() -> None:

@@ -147,6 +147,20 @@ def test_jobs_that_can_be_stopped_are_those_of_gangs(name, restart_s):
     assert restart_s * 3600 / 17.8 == pytest.approx(float(suffix.strip("_s") or 60) if "s" in suffix else 60, rel=0.02)
 
 
+def test_a_share_of_the_jobs_can_be_stopped_and_all_else_stays():
+    scenario = load_scenario("preemptive")
+
+    def drawn(share: float):
+        rules = replace(scenario, preemptible_share=share)
+        return draw_jobs(rules, load=0.9, count=2000, rng=np.random.default_rng(3))
+
+    all_may, some, none = drawn(1.0), drawn(0.25), drawn(0.0)
+    assert np.mean([job.preemptible is not None for job in some]) == pytest.approx(0.25, abs=0.04)
+    assert all(job.preemptible is None for job in none)
+    for jobs in (some, none):
+        assert [replace(job, preemptible=all_may[0].preemptible) for job in jobs] == all_may
+
+
 def test_jobs_that_share_have_one_gpu_and_measured_pairs():
     jobs = jobs_of("shared")
     assert all(job.shareable and job.gpu_count == 1 for job in jobs)
