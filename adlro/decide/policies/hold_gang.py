@@ -108,7 +108,7 @@ class HoldGang(Policy):
         "that waits long; score: minus a cost of the logarithms of duration and slowdown, with a term for broken nodes"
     )
     advice = (
-        "The rule for jobs of several GPUs: mean JCT 31 % below easy_backfill at load 0.9, and GPUs are kept for them."
+        "The rule for jobs of several GPUs: mean JCT 30 % below easy_backfill at load 0.9, and GPUs are kept for them."
     )
 
     def __init__(self, settings: HoldGangSettings | None = None) -> None:
