@@ -11,7 +11,7 @@ from adlro.decide.policies.srtf import Srtf
 from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
-from benchmarks import stop_variants
+from benchmarks import migration
 from benchmarks.gangs import difference
 from benchmarks.stop_variants import SHIPPED, VARIANTS, Varied, play
 
@@ -30,19 +30,19 @@ def test_the_unchanged_variant_is_the_shipped_rule(jobs: JobArrays, monkeypatch:
     varied = Varied(VARIANTS[SHIPPED])
     np.testing.assert_array_equal(play(varied, "preemptive", jobs, moves=False)[0], expected_s)
     # Nor does the job that never starts change anything, as long as nothing moves.
-    monkeypatch.setattr(stop_variants, "best_move", lambda *_: None)
+    monkeypatch.setattr(migration, "best_move", lambda *_: None)
     np.testing.assert_array_equal(play(varied, "preemptive", jobs, moves=True)[0], expected_s)
 
 
 @pytest.mark.slow
 def test_jobs_move_where_nothing_waits(jobs: JobArrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    moves, find = [], stop_variants.best_move
+    moves, find = [], migration.best_move
 
     def noted(*asked: Any) -> tuple[int, list[int]] | None:
         moves.append(find(*asked))
         return moves[-1]
 
-    monkeypatch.setattr(stop_variants, "best_move", noted)
+    monkeypatch.setattr(migration, "best_move", noted)
     jct_s, stops = play(Varied(VARIANTS["moves"]), "preemptive", jobs, moves=True)
     still_s, _ = play(Varied(VARIANTS[SHIPPED]), "preemptive", jobs, moves=False)
     assert 0 < sum(move is not None for move in moves) <= stops.sum()
