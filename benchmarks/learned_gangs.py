@@ -79,7 +79,10 @@ def run_cell(
         if not float(load):
             cases = [dataclasses.replace(case, scenario=all_at_once(case.scenario)) for case in cases]
         if share:
-            cases = [dataclasses.replace(case, scenario=stoppable(case.scenario, float(share))) for case in cases]
+            cases = [
+                dataclasses.replace(case, scenario=dataclasses.replace(case.scenario, preemptible_share=float(share)))
+                for case in cases
+            ]
         found = evaluate(asked, processes=1, time_decisions=False, prepared=(cases, notes)).figures[
             "own_dqn" if own else name, 0
         ]
@@ -91,11 +94,6 @@ def run_cell(
 def all_at_once(scenario: Scenario) -> Scenario:
     """A scenario whose jobs all come at its beginning."""
     return dataclasses.replace(scenario, arrivals=load_scenario("batch").arrivals)
-
-
-def stoppable(scenario: Scenario, share: float) -> Scenario:
-    """A scenario in which such a share of the jobs may be stopped."""
-    return dataclasses.replace(scenario, preemptible_share=share)
 
 
 def show(folder: Path, rules: Sequence[str] = ()) -> str:

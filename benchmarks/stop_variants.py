@@ -98,9 +98,8 @@ VARIANTS = {
     "s_max = 3": Variant(start=_start(s_max=3.0)),
     "alpha = 3": Variant(start=_start(alpha=3.0)),
     "model by cost": Variant(by_loss=False),
-    "model by cost, moves": Variant(by_loss=False, moves=True),
-    "fastest GPU": Variant(start=FASTEST.start, by_loss=False),
-    "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0, by_loss=False),
+    "fastest GPU": Variant(start=FASTEST.start, by_loss=FASTEST.by_loss),
+    "fastest GPU, restart not counted": Variant(start=FASTEST.start, factor=1.0, counted=0.0, by_loss=FASTEST.by_loss),
 }
 SINGLE = [name for name in VARIANTS if not name.startswith("fastest") and not VARIANTS[name].moves]
 LAS = {"LAS, first queue 34 s": 34.0, "LAS, first queue 17.8 s": 17.8}
@@ -196,7 +195,7 @@ def choose_stop(
                 least, least_cost = key, cost
                 for i in range(gpu_count):
                     kept[i] = found[i]
-        if least < np.inf and least_cost < best:
+        if least_cost < best:
             best, best_job = least_cost, job
             for i in range(gpu_count):
                 gpus[i] = kept[i]

@@ -57,6 +57,7 @@ _TOO_SLOW_LN = log(TOO_SLOW)
 
 _QUEUE = np.zeros(CLUSTER_FIGURES, dtype=np.bool_)
 _QUEUE[list(QUEUE_SIZES)] = True
+_COUNTS = list(QUEUE_COUNTS)
 
 _ARRAYS = ("mean", "scale", "first", "first_bias", "second", "second_bias", "last", "lowest", "highest")
 
@@ -122,9 +123,9 @@ class GangNetwork:
         is right beyond it. Where little is known it is not: with the means of groups and a thousand waiting jobs mean
         completion times were 5 to 8 % higher (docs/learned_policy.md).
         """
-        seen, highest = actions.cluster, self.highest + ROUNDING
-        below = seen <= highest
-        if not below[list(QUEUE_COUNTS)].all() and seen[DOUBT] < GUESSED:
+        seen = actions.cluster
+        below = seen <= self.highest + ROUNDING
+        if not below[_COUNTS].all() and seen[DOUBT] < GUESSED:
             below |= _QUEUE
         return bool(((self.lowest - ROUNDING <= seen) & below).all())
 

@@ -137,11 +137,12 @@ def draw_jobs(
     }
     mean_gap_s = 3600.0 / (load * scenario.capacity_jobs_per_h)
     preemptible = None if scenario.restart_s is None else Preemptible(scenario.restart_s)
-    all_may = preemptible is None or scenario.preemptible_share >= 1.0
-    asked = None if all_may else rng.spawn(1)[0]  # the list is the same with any share
+    may_stop = np.ones(count, dtype=np.bool_)
+    if scenario.preemptible_share < 1.0:  # from a stream of its own: all else of the list is the same with any share
+        may_stop = rng.spawn(1)[0].random(count) < scenario.preemptible_share
     jobs = []
     now_s = 0.0
-    for _ in range(count):
+    for number in range(count):
         now_s = scenario.arrivals.next_s(now_s, mean_gap_s, scenario.mix, rng)
         job_type, application = draw_application(scenario, rng, scenario.arrivals.mix_at(now_s, scenario.mix))
         user = draw_user(scenario, application, rng)
@@ -161,7 +162,7 @@ def draw_jobs(
                 memory_mib=demand.memory_mib,
                 priority=demand.priority,
                 gpu_count=gpu_count,
-                preemptible=preemptible if asked is None or asked.random() < scenario.preemptible_share else None,
+                preemptible=preemptible if may_stop[number] else None,
                 shareable=scenario.shareable,
             )
         )

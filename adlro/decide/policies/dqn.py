@@ -189,7 +189,7 @@ class Dqn(Policy):
         if (
             _starts(by_rule)
             and not _starts(judgement)
-            and _stoppable_share(observation, observation.preemption) >= MOSTLY_STOPPABLE
+            and _stoppable_share(observation.preemption, observation.gpu_elapsed_s) >= MOSTLY_STOPPABLE
         ):
             by_rule.notes[0] = "the policy would hold; where most jobs can be stopped, srtf's start goes before"
             return by_rule
@@ -305,12 +305,12 @@ def _starts(judgement: Judgement) -> bool:
     return bool(judgement.scores.max(initial=-np.inf) > -np.inf)
 
 
-def _stoppable_share(observation: Observation, preemption: Preemption) -> float:
+def _stoppable_share(preemption: Preemption, gpu_elapsed_s: Floats) -> float:
     """The share of a cluster's busy GPUs whose jobs may be stopped now; 0: none is busy.
 
     What has started just now, which no policy stops, does not count.
     """
-    busy = (preemption.gpu_run[0] >= 0) & (observation.gpu_elapsed_s[0] > 0.0)
+    busy = (preemption.gpu_run[0] >= 0) & (gpu_elapsed_s[0] > 0.0)
     return float((preemption.gpu_stoppable[0] & busy).sum()) / max(int(busy.sum()), 1)
 
 

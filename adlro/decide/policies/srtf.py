@@ -30,7 +30,7 @@ class SrtfSettings:
     Attributes:
         start: weights and limits of `hold_gang`; `rho` is inf: nothing is kept free.
         factor: H, by how much longer a job must be that is stopped.
-        by_loss: whether a job stops what is lost least by it, of all models; if not, on its model of least cost.
+        by_loss: whether a job takes the stop of least loss, of all models; if not, that on its model of least cost.
     """
 
     start: HoldGangSettings = START

@@ -238,7 +238,7 @@ def _without_memory(policy: Policy) -> Policy:
 
     `dqn_lookahead` decides as `dqn` then.
     """
-    if not policy.one_cluster or not isinstance(policy, Dqn | Own):
+    if not policy.one_cluster:
         return policy
     other: Policy
     if isinstance(policy, Dqn):

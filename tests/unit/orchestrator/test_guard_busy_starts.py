@@ -16,7 +16,6 @@ from tests.unit.decide.gang_points import Several
 from tests.unit.decide.sharing_points import ALONE, shared
 from tests.unit.decide.stop_points import stop_point
 
-
 DEADLINE_S = 60.0
 """Which no policy that is well misses, whatever the machine does meanwhile."""
 
