@@ -67,7 +67,7 @@ soak-preemption: $(DEV) ## kills in replays that stop jobs for others, 200 round
 .PHONY: test-compose
 test-compose: $(DEV) ## the containers: builds the images and tests the suite in them (needs Docker, or root to start it)
 	@sh tools/docker_engine.sh start || true
-	$(BIN)/python -m pytest -m compose -x tests/e2e $(ARGS)
+	$(BIN)/python -m pytest -m compose tests/e2e $(ARGS)
 
 .PHONY: test-browser
 test-browser: $(DEV) node_modules/.stamp ## the page in a real browser, and examples for Node.js (needs Chromium or Chrome, and Node.js)

@@ -24,6 +24,7 @@ import structlog
 from adlro.attempt import journal as names
 from adlro.attempt import tree
 from adlro.attempt.drivers import Driver, TreeDriver, choose_driver
+from adlro.attempt.folders import PASSABLE_MODE, passable_directory
 from adlro.attempt.journal import Journal, sync_folder
 from adlro.attempt.linux import open_process
 from adlro.attempt.log_files import Piece, read_log
@@ -40,8 +41,6 @@ _BEGIN_LOOK_S = 0.02
 # What folders of forgotten attempts are called until they are removed: no attempt's name begins so.
 _GONE = ".gone-"
 _FREE_MIB = 64
-# A program of another user must come through to its own folder, and sees nothing else. Only root has such programs.
-_FOLDER_MODE = 0o711 if os.geteuid() == 0 else 0o700
 _MOST_READ_BYTES = 1 << 20
 
 
@@ -80,9 +79,7 @@ class Attempts:
             )
         self.driver = choose_driver().driver if driver is None else driver
         self._folder = folder.resolve()
-        if not self._folder.is_dir():
-            self._folder.mkdir(parents=True, mode=_FOLDER_MODE)
-            self._folder.chmod(_FOLDER_MODE)
+        passable_directory(self._folder)
         found = self._folder.stat()
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise PermissionError(
@@ -274,7 +271,7 @@ class Attempts:
             if not journal.has(names.INTENT):
                 self._check_room()
                 os.makedirs(journal.folder, exist_ok=True)
-                os.chmod(journal.folder, _FOLDER_MODE)
+                os.chmod(journal.folder, PASSABLE_MODE)
                 journal.reserve()
                 sync_folder(str(self._folder))
                 mark = os.urandom(16).hex()

@@ -6,6 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from adlro.attempt.folders import passable_directory
 from adlro.errors import Conflict
 
 
@@ -32,10 +33,7 @@ class DataDir:
         """
         if self._lock_fd >= 0:
             return
-        mode = 0o711 if os.geteuid() == 0 else 0o700  # a program of another user passes through to its own folder
-        if not self.path.is_dir():
-            self.path.mkdir(mode=mode, parents=True)
-            self.path.chmod(mode)
+        passable_directory(self.path)
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from adlro.attempt.folders import passable_directory
 from adlro.attempt.records import is_name
 from adlro.attempt.removal import remove_tree
 from adlro.clusterside.attempts import Attempt
@@ -33,10 +34,7 @@ class JobDirs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        mode = 0o711 if os.geteuid() == 0 else 0o700  # a program of another user passes through to its own
-        if not folder.is_dir():
-            folder.mkdir(mode=mode, parents=True)
-            folder.chmod(mode)
+        passable_directory(folder)
 
     def make(self, name: str, unix_user: str) -> str:
         """Makes a job's directory where it is not there; returns its path.

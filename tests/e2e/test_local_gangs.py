@@ -271,5 +271,6 @@ async def test_torchrun_trains_over_two_gpus(nodes: GangSuite, options: str, gpu
     outputs = [await output(nodes, "job-1", rank) for rank in range(ranks)]
     if end.kind is not EventKind.FINISHED:
         # An assertion would show a part only of what torch says.
-        pytest.fail(f"{end.message}\n{await output(nodes, 'job-1', 0, STDERR)}")
+        said = [f"rank {rank}:\n{await output(nodes, 'job-1', rank, STDERR)}" for rank in range(ranks)]
+        pytest.fail("\n".join((end.message, *said)))
     assert sorted("".join(outputs).splitlines()) == [f"rank {rank} of 2: weights [3.0, -2.0]" for rank in (0, 1)]
