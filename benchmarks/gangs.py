@@ -103,7 +103,7 @@ def min_min_unreserved() -> Policy:
 KERNEL = {
     AGAINST: ONE_SETTING,
     "hold_gang_unreserved": dataclasses.replace(ONE_SETTING, rho=math.inf),
-    "hold_gang_no_queue": dataclasses.replace(ONE_SETTING, beta=0.0, backlog=0.0, depth=0.0, defer=0.0),
+    "hold_gang_no_queue": ONE_SETTING.without_queue(),
 }
 """Settings of `hold_gang`, which are played in the kernel."""
 

@@ -169,9 +169,7 @@ def of_one_gpu(jobs: JobArrays) -> JobArrays:
     )
 
 
-HEAVY_BASE = dataclasses.replace(
-    ONE_SETTING, alpha=2.0, kappa=0.5, beta=0.0, ageing=0.8, rho=6.0, backlog=0.0, depth=0.0, defer=0.0
-)
+HEAVY_BASE = dataclasses.replace(ONE_SETTING.without_queue(), alpha=2.0, kappa=0.5, ageing=0.8, rho=6.0)
 """What `python -m benchmarks.tune_hold_gang --scenario gangs_heavy --lists 40` found for heavy tails."""
 
 

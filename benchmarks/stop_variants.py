@@ -166,7 +166,7 @@ def choose_stop(
                 or not stops.model_worth[model] > factor * x
             ):
                 continue
-            cost = cost_of(rule, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
+            cost = cost_of(rule, rule.alpha, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
             if not by_loss and not cost < best:
                 continue
             if (

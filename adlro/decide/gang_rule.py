@@ -8,15 +8,17 @@ for a job of one GPU of each kind of GPU one on the node with the fewest idle GP
 the expected duration there, n the number of GPUs, b the job's shortest duration on any model of which enough GPUs are
 present, w the time it has waited, the cost is
 
-    ln b + beta min(1, r / depth) ln n + alpha ln(d / b) + frag (unused share of the empty nodes that the set breaks)
-        - ageing ln(1 + w / b)
+    ln b + beta q ln n + (alpha + (alpha_deep - alpha) q^2) ln(d / b)
+        + frag (unused share of the empty nodes that the set breaks) - ageing ln(1 + w / b),    q = min(1, r / depth)
 
 r is the depth of the queue, in jobs of mean length before each present GPU:
 
     r = sum n b / (mean b x present GPUs), over the jobs that wait and can run, of those that the rule is shown
 
 In a short queue a job of many GPUs takes GPUs that nothing else wants; in a deep one it keeps others waiting by all the
-GPU time that it takes, n b, which is what beta = 1 orders by.
+GPU time that it takes, n b, which is what beta = 1 orders by. And in a short queue a GPU is for the job that it suits
+best; in a deep one it counts more who is done soon, wherever. A long job that needs more GPUs than the fast model has
+would else take those of the middle one from all the short jobs that wait for a fast one.
 
 A node is empty if all its present GPUs are idle; of one with four GPUs, a job on one of them leaves a share of 3/4
 unused. A candidate is refused where
@@ -76,6 +78,7 @@ class GangRule(NamedTuple):
     backlog: float
     depth: float
     defer: float
+    alpha_deep: float
 
 
 class Surroundings(NamedTuple):
@@ -95,7 +98,7 @@ class Surroundings(NamedTuple):
         plain_s: (G,) room: when GPUs are free, while the outlook is as one job sees it (`as_seen_by`).
         queue_s: (4,) of the waiting jobs that can run: GPU time that they may take on their fastest GPUs
             (`may_take_s`), that they are expected to take, the sum of their shortest durations, and their number.
-        at_depth: (2,) beta and rho at the depth of this queue.
+        at_depth: (3,) alpha, beta and rho at the depth of this queue.
     """
 
     outlook: Outlook
@@ -131,7 +134,7 @@ def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
         wait_s=np.zeros(_SLOTS),
         plain_s=np.zeros(gpus),
         queue_s=np.zeros(4),
-        at_depth=np.zeros(2),
+        at_depth=np.zeros(3),
     )
 
 
@@ -302,7 +305,7 @@ def _ends_sooner(
 @compiled_part
 def counts_queue(rule: GangRule) -> bool:
     """Whether the rule reads the queue: `empty_queue`, `add_to_queue` for each waiting job, `look_at_depth`."""
-    return rule.backlog > 0.0 or rule.depth > 0.0 or rule.defer > 0.0
+    return rule.backlog > 0.0 or rule.depth > 0.0 or rule.defer > 0.0  # beta and alpha_deep count it by the depth
 
 
 @compiled_part
@@ -330,14 +333,17 @@ def add_to_queue(surroundings: Surroundings, gpu_count: int, best_s: float, spre
 
 @compiled_part
 def look_at_depth(rule: GangRule, surroundings: Surroundings) -> None:
-    """Fills in beta and rho at the depth of the counted queue; `model_there` is filled in."""
+    """Fills in alpha, beta and rho at the depth of the counted queue; `model_there` is filled in."""
     queue_s, there, rounds = surroundings.queue_s, 0, 0.0
     for model in range(surroundings.model_there.shape[0]):
         there += surroundings.model_there[model]
     if queue_s[2] > 0.0 and there > 0:
         rounds = queue_s[1] * queue_s[3] / (queue_s[2] * there)
-    surroundings.at_depth[0] = rule.beta * min(rounds / rule.depth, 1.0) if rule.depth > 0.0 else rule.beta
-    surroundings.at_depth[1] = rule.rho * max(rule.defer * rounds, 1.0)
+    share = min(rounds / rule.depth, 1.0) if rule.depth > 0.0 else 1.0
+    deep = rule.alpha_deep if rule.alpha_deep > 0.0 else rule.alpha
+    surroundings.at_depth[0] = rule.alpha + (deep - rule.alpha) * share * share
+    surroundings.at_depth[1] = rule.beta * share
+    surroundings.at_depth[2] = rule.rho * max(rule.defer * rounds, 1.0)
 
 
 @compiled_part
@@ -382,18 +388,25 @@ def unused_share(surroundings: Surroundings, node: int, taken: int) -> float:
 
 @compiled_part
 def cost_of(
-    rule: GangRule, beta: float, gpu_count: int, length_ln: float, slow_ln: float, unused: float, age_ln: float
+    rule: GangRule,
+    alpha: float,
+    beta: float,
+    gpu_count: int,
+    length_ln: float,
+    slow_ln: float,
+    unused: float,
+    age_ln: float,
 ) -> float:
     """The cost of a candidate.
 
     Args:
-        beta: at the depth of the queue.
+        alpha, beta: at the depth of the queue.
         length_ln: ln b.
         slow_ln: ln(d / b).
         unused: share of empty nodes.
         age_ln: ln(1 + w / b).
     """
-    cost = length_ln + rule.alpha * slow_ln + rule.frag * unused - rule.ageing * age_ln
+    cost = length_ln + alpha * slow_ln + rule.frag * unused - rule.ageing * age_ln
     if gpu_count > 1 and beta > 0.0:
         cost += beta * log(float(gpu_count))
     return float(cost)

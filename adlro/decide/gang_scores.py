@@ -116,7 +116,7 @@ def score_cluster(
     table, kept = looked.table, surroundings.kept
     count_gpus(surroundings, looked.gpu_idle[n], looked.gpu_kind[n])
     _count_queue(rule, surroundings, looked, gangs, n)
-    beta = surroundings.at_depth[0]
+    alpha, beta = surroundings.at_depth[0], surroundings.at_depth[1]
     may_hold, time_s = looked.hold_allowed[n], looked.time_s[n]
     reserved = _reserved_job(rule, surroundings, looked, gangs, n)
     best = -np.inf
@@ -185,7 +185,7 @@ def score_cluster(
                 best_of_kind[kind] = row
             else:
                 unused = _unused_by_set(surroundings, table.gpus[row], gpu_count)
-            scores[row] = -cost_of(rule, beta, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
+            scores[row] = -cost_of(rule, alpha, beta, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
             best = max(best, scores[row])
         if picky:
             as_seen_by_all(surroundings)
@@ -247,13 +247,13 @@ def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, ga
     if (
         reserved >= 0
         and looked.job_waiting[n, reserved]
-        and (rule.drain == 0.0 or _waited_ratio(surroundings, looked, gangs, n, reserved) > surroundings.at_depth[1])
+        and (rule.drain == 0.0 or _waited_ratio(surroundings, looked, gangs, n, reserved) > surroundings.at_depth[2])
         and reserve_for_job(surroundings, looked, gangs, n, reserved) < np.inf
     ):
         return int(reserved)
     below, after = np.inf, -1
     while True:
-        found, most = -1, surroundings.at_depth[1]
+        found, most = -1, surroundings.at_depth[2]
         for job in range(looked.job_waiting.shape[1]):
             if (
                 gangs.gpu_count[n, job] > 1

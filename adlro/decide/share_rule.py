@@ -340,5 +340,5 @@ def find_pairs_beside_gangs(
             if too_long:
                 continue
         waited_s = max(looked.time_s[n] - looked.job_submit_s[n, job], 0.0)
-        cost = cost_of(rule, 0.0, 1, log(best_s), log(cost_s / best_s), 0.0, log1p(waited_s / best_s))
+        cost = cost_of(rule, rule.alpha, 0.0, 1, log(best_s), log(cost_s / best_s), 0.0, log1p(waited_s / best_s))
         pairs.score[n, job] = -cost

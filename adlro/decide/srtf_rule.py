@@ -110,7 +110,7 @@ def choose_stop(
             continue
         length_ln = log(best_s)
         age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
-        if not cost_of(rule, rule.beta, gpu_count, length_ln, 0.0, 0.0, age_ln) < best:
+        if not cost_of(rule, rule.alpha, rule.beta, gpu_count, length_ln, 0.0, 0.0, age_ln) < best:
             continue  # not even on its fastest model
         _fill_longest_s(surroundings, duration_s, room.longest_s)
         cores, memory_mib = looked.job_cores[n, job], looked.job_memory_mib[n, job]
@@ -125,7 +125,7 @@ def choose_stop(
                 or not stops.model_worth[model] > factor * (its_s * weight)
             ):
                 continue
-            cost = cost_of(rule, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
+            cost = cost_of(rule, rule.alpha, rule.beta, gpu_count, length_ln, log(its_s / best_s), 0.0, age_ln)
             if not by_loss and not cost < min(best, candidate_key):
                 continue
             if its_s > rule.theta * best_s:

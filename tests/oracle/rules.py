@@ -82,7 +82,7 @@ class HoldGang:
     Each job has for each model a packed set, best fit (a single GPU too), and a spread one. With d the duration there,
     b the shortest anywhere that is present, w the time waited, n the GPUs, a set's cost is
 
-        ln b + beta min(1, r / depth) ln n + alpha ln(d / b) - ageing ln(1 + w / b)
+        ln b + beta q ln n + (alpha (1 - q^2) + alpha_deep q^2) ln(d / b) - ageing ln(1 + w / b)
             + frag (k - m) / k of each empty node of k of which it takes m
 
     and it is refused where d / b > s_max, or d > theta min over all sets of (kappa wait + d), unless
@@ -90,7 +90,7 @@ class HoldGang:
     working at b / that duration, get through the sum of n b of all that waits (expectations here are certain). The
     least cost starts. If no reservation stands, the job that fits nowhere and has the greatest w / b above
     rho max(1, defer r) gets one; when the reserved job fits on its set it starts before all others. r is the sum of n b
-    over the mean of b and over the number of present GPUs, of the jobs that wait and can run.
+    over the mean of b and over the number of present GPUs, of the jobs that wait and can run; q is min(1, r / depth).
     """
 
     alpha: float = 6.0
@@ -104,6 +104,7 @@ class HoldGang:
     backlog: float = 0.5
     depth: float = 16.0
     defer: float = 0.25
+    alpha_deep: float = 2.5
 
     def __call__(self, oracle: Oracle) -> Choice:
         reserved = oracle.reserved
@@ -164,14 +165,16 @@ class HoldGang:
         best_s = min((duration_s for _, duration_s in options), default=math.inf)
         completion_s = min((self.kappa * wait_s + duration_s for wait_s, duration_s in options), default=math.inf)
         waited_s, found = oracle.now_s - oracle.jobs[job].submit_s, []
-        beta = self.beta * (min(1.0, self.rounds(oracle) / self.depth) if self.depth else 1.0)
+        deep = min(1.0, self.rounds(oracle) / self.depth) if self.depth else 1.0
+        beta = self.beta * deep
+        alpha = self.alpha * (1.0 - deep**2) + (self.alpha_deep or self.alpha) * deep**2
         for placement in self.sets(oracle, job):
             duration_s = oracle.expected_s(placement)
             refused = duration_s / best_s > self.s_max or duration_s > self.theta * completion_s
             if refused and not duration_s <= self.backlog * self.drain_s(oracle, job, best_s, duration_s):
                 continue
             cost = math.log(best_s) + beta * math.log(len(placement.gpus))
-            cost += self.alpha * math.log(duration_s / best_s) + self.frag * broken(oracle, placement)
+            cost += alpha * math.log(duration_s / best_s) + self.frag * broken(oracle, placement)
             cost -= self.ageing * math.log1p(max(waited_s, 0.0) / best_s)
             found.append((placement, cost))
         return found

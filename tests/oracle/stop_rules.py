@@ -141,7 +141,7 @@ class Srtf:
     """
 
     starts: HoldGang = field(
-        default_factory=lambda: HoldGang(s_max=2.0, beta=0.0, rho=math.inf, backlog=0.0, defer=0.0)
+        default_factory=lambda: HoldGang(s_max=2.0, beta=0.0, rho=math.inf, backlog=0.0, defer=0.0, alpha_deep=0.0)
     )
     factor: float = 1.05
 

@@ -35,9 +35,11 @@ class HoldGangSettings:
         haste: weight of that wait.
         backlog: a candidate that is expected to end before this many times the time in which faster GPUs alone would
             drain the queue is not refused; 0: the queue does not count.
-        depth: the depth of the queue, in jobs of mean length before each GPU, from which on beta counts in full; 0: it
-            always does.
+        depth: the depth of the queue, in jobs of mean length before each GPU, from which on beta and alpha_deep count
+            in full; 0: they always do.
         defer: in a queue deeper than 1 / defer a reservation comes later, by the depth times this; 0: never later.
+        alpha_deep: in place of alpha in a queue of `depth`; before that between the two, by the square of the depth; 0:
+            alpha in any queue.
     """
 
     alpha: float
@@ -53,6 +55,7 @@ class HoldGangSettings:
     backlog: float = 0.0
     depth: float = 0.0
     defer: float = 0.0
+    alpha_deep: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -64,6 +67,10 @@ class HoldGangSettings:
                 raise InvalidInput(f"{name} must be at least 1: a job's fastest GPUs would be refused", field=name)
         if self.kappa == 0.0:
             raise InvalidInput("kappa must be above 0: a GPU that is lost would else count as idle", field="kappa")
+
+    def without_queue(self) -> HoldGangSettings:
+        """The same, but for what the depth of the queue changes."""
+        return dataclasses.replace(self, beta=0.0, backlog=0.0, depth=0.0, defer=0.0, alpha_deep=0.0)
 
     def rule(self) -> GangRule:
         """The parameters for compiled code."""
@@ -82,6 +89,7 @@ ONE_SETTING = HoldGangSettings(
     backlog=0.5,
     depth=16.0,
     defer=0.25,
+    alpha_deep=2.5,
 )
 """One setting for every load."""
 

@@ -19,7 +19,7 @@ from adlro.errors import InvalidInput
 from adlro.numeric.exact import power
 from adlro.state.observation import Floats, Gangs, Ints, Observation
 
-START = dataclasses.replace(ONE_SETTING, s_max=2.0, beta=0.0, rho=math.inf, backlog=0.0, depth=0.0, defer=0.0)
+START = dataclasses.replace(ONE_SETTING.without_queue(), s_max=2.0, rho=math.inf)
 """`hold_gang`'s setting, without reservations; more than twice as slow is refused: the job can stop others instead."""
 
 

@@ -56,11 +56,11 @@ def cost_here(
     ratio = max(machines.time_s[n] - jobs.submit_s[number, job], 0.0) / best_s
     gpu_count, length_ln = jobs.gpu_count[number, job], log_of(base, job, 0, best_s)
     slow_ln = log_of(base, job, 1 + place, duration_s / best_s)
-    beta = base.surroundings.at_depth[0]
+    alpha, beta = base.surroundings.at_depth[0], base.surroundings.at_depth[1]
     # Logarithms of times waited are new at each decision.
-    if cost_of(base.rule, beta, gpu_count, length_ln, slow_ln, unused, at_most_log1p(ratio)) > least + 1e-6:
+    if cost_of(base.rule, alpha, beta, gpu_count, length_ln, slow_ln, unused, at_most_log1p(ratio)) > least + 1e-6:
         return np.inf
-    return float(cost_of(base.rule, beta, gpu_count, length_ln, slow_ln, unused, log1p(ratio)))
+    return float(cost_of(base.rule, alpha, beta, gpu_count, length_ln, slow_ln, unused, log1p(ratio)))
 
 
 @compiled_call

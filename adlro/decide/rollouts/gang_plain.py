@@ -211,13 +211,13 @@ def try_plain(
     The node is that of a job of one GPU. inf: no candidate is below.
     """
     number, plain, around, rule = course.list_of[n], base.plain, base.surroundings, base.rule
-    beta = around.at_depth[0]
+    alpha, beta = around.at_depth[0], around.at_depth[1]
     gpu_count, best_s = jobs.gpu_count[number, job], plain_best_s(jobs, course, n, job, base)
     ratio = max(machines.time_s[n] - jobs.submit_s[number, job], 0.0) / best_s
     length_ln, above, age_ln = log_of(base, job, 0, best_s), at_most_log1p(ratio), np.nan
     found = np.inf
     # No candidate costs less than one that is as fast as can be, and breaks no node.
-    if cost_of(rule, beta, gpu_count, length_ln, 0.0, 0.0, above) > least + 1e-6:
+    if cost_of(rule, alpha, beta, gpu_count, length_ln, 0.0, 0.0, above) > least + 1e-6:
         return found
     for model in range(plain.idle.shape[0]):
         if plain.idle[model] < gpu_count:
@@ -265,11 +265,11 @@ def try_plain(
             if gpu_count == 1:
                 unused = unused_share(around, node, 1)
             slow_ln = log_of(base, job, 1 + model * 2 + spread, its_s / best_s)
-            if cost_of(rule, beta, gpu_count, length_ln, slow_ln, unused, above) > min(least, found) + 1e-6:
+            if cost_of(rule, alpha, beta, gpu_count, length_ln, slow_ln, unused, above) > min(least, found) + 1e-6:
                 continue
             if age_ln != age_ln:
                 age_ln = log1p(ratio)
-            cost = cost_of(rule, beta, gpu_count, length_ln, slow_ln, unused, age_ln)
+            cost = cost_of(rule, alpha, beta, gpu_count, length_ln, slow_ln, unused, age_ln)
             # On a tie of one job of one GPU the lower-numbered GPU, as a node's GPUs have consecutive numbers.
             better = cost < least and (cost < found or (cost == found and gpu_count == 1 and node < base.pick[2]))
             # The refusal that takes long comes last, for a candidate that would be chosen.

@@ -96,13 +96,13 @@ def reserved_job(
     reserved, number = course.reserved_job[n], course.list_of[n]
     if reserved >= 0 and base.rule.drain > 0.0:
         best_s = shortest_s(hardware, machines, jobs, course, n, reserved, is_plain, base)
-        if not (machines.time_s[n] - jobs.submit_s[number, reserved]) / best_s > base.surroundings.at_depth[1]:
+        if not (machines.time_s[n] - jobs.submit_s[number, reserved]) / best_s > base.surroundings.at_depth[2]:
             reserved = -1
     if reserved >= 0 and _reserve(hardware, machines, jobs, course, n, reserved, is_plain, base) < np.inf:
         return int(reserved)
     below, after = np.inf, -1
     while True:
-        found, place, most = -1, -1, base.surroundings.at_depth[1]
+        found, place, most = -1, -1, base.surroundings.at_depth[2]
         for i in range(course.waiting_count[n]):
             job = course.waiting[n, i]
             if jobs.gpu_count[number, job] > 1:

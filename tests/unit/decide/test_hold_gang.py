@@ -76,6 +76,7 @@ def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed:
         backlog=float(rng.choice([0.0, 0.25, 1.0])),
         depth=float(rng.choice([0.0, 0.5, 4.0])),
         defer=float(rng.choice([0.0, 1.0, 4.0])),
+        alpha_deep=float(rng.choice([0.0, 0.5, 9.0])),
     )
     jobs = jobs._replace(expected_spread=rng.choice([0.0, 0.5, 2.0], size=jobs.expected_spread.shape))
     made = BatchSimulator(there, jobs, gpu_changes=[changes])
@@ -188,6 +189,27 @@ def test_a_wide_job_goes_before_longer_ones_in_a_short_queue_and_behind_shorter_
     jobs = pack_jobs([[job(4, work_s=10.0), *(job(1, work_s=20.0) for _ in range(waiting))]], there)
     started = chosen(BatchSimulator(there, jobs), policy())[0]
     assert (started == 0) is (first == "wide")
+
+
+@pytest.mark.parametrize(("waiting", "alpha_deep", "first"), [(3, 2.5, 0), (150, 2.5, 1), (150, 0.0, 0)])
+def test_in_a_deep_queue_short_jobs_take_slower_gpus_before_a_long_wide_one(
+    waiting: int, alpha_deep: float, first: int
+):
+    # The fast node has too few GPUs for the wide job: its best model is three times slower for the others than theirs.
+    there = cluster((V100, 2), (TURING, 4))
+    jobs = pack_jobs([[job(4, work_s=34.0), *(job(1, work_s=2.7) for _ in range(waiting))]], there)
+    length_s = jobs.expected_s[:, :, [there.gpu_models.index(V100)]] * np.where(
+        np.array(there.gpu_models) == TURING, 3, 1
+    )
+    jobs = jobs._replace(duration_s=length_s, expected_s=length_s)
+    made = BatchSimulator(there, jobs)
+    begin(made, 1, 0)
+    begin(made, 2, 1)
+    settings = dataclasses.replace(ONE_SETTING, alpha_deep=alpha_deep, backlog=10.0)
+    place, gpus, _ = chosen(made, policy(settings))
+    assert (0 if place == 0 else 1) == first
+    assert min(gpus) >= 2
+    run_both(made, policy(settings))
 
 
 def test_in_a_deep_queue_a_reservation_comes_later():

@@ -26,14 +26,16 @@ from tests.unit.sim.test_kernel_stops import draw_batch
 
 BATCH = 50
 TWICE = SrtfSettings(
-    start=replace(ONE_SETTING, s_max=3.0, rho=math.inf, theta=2.0, beta=0.0, backlog=0.0, depth=0.0, defer=0.0),
+    start=replace(ONE_SETTING.without_queue(), s_max=3.0, rho=math.inf, theta=2.0),
     factor=2.0,
 )
 PAIRS: dict[str, tuple[Callable[[], Policy], Rule]] = {
     "srtf": (Srtf, stop_rules.Srtf()),
     "srtf, H 2": (
         lambda: Srtf(TWICE),
-        stop_rules.Srtf(HoldGang(s_max=3.0, rho=math.inf, theta=2.0, beta=0.0, backlog=0.0, defer=0.0), 2.0),
+        stop_rules.Srtf(
+            HoldGang(s_max=3.0, rho=math.inf, theta=2.0, beta=0.0, backlog=0.0, defer=0.0, alpha_deep=0.0), 2.0
+        ),
     ),
     "las_preemptive": (lambda: LasPreemptive(6.27), stop_rules.Las(6.27)),
 }
