@@ -27,10 +27,11 @@ unused. A candidate is refused where
     d > theta min(kappa wait + duration)            it is expected to end earlier elsewhere: the least of all models,
                                                     packed and spread, with the expected time until such a set is free,
 
-unless it is expected to end before faster GPUs would have drained the whole queue, the job itself included, by a part
-of that time (for a spread set, its own model's GPUs count as faster ones):
+unless it is expected to end before faster GPUs would have drained the queue of all jobs that they suit best, itself
+included, by a part of that time (for a spread set, its own model's GPUs count as faster ones):
 
-    d <= backlog sum of n b exp(1.5 s^2) over the queue / sum of b / d' over the GPUs on which the job takes d' < d
+    d <= backlog sum of n b exp(1.5 s^2) over the jobs whose fastest GPUs are among the faster ones
+             / sum of b / d' over the faster GPUs, those on which the job takes d' < d
 
 with s the uncertainty of b: expectations are medians, and a sum of uncertain times is longer than that of their medians
 (by exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A GPU that is five
@@ -96,8 +97,9 @@ class Surroundings(NamedTuple):
         key: (_SLOTS, _KEY) of which free time, and of which decision.
         wait_s: (_SLOTS,) these times.
         plain_s: (G,) room: when GPUs are free, while the outlook is as one job sees it (`as_seen_by`).
-        queue_s: (4,) of the waiting jobs that can run: GPU time that they may take on their fastest GPUs
-            (`may_take_s`), that they are expected to take, the sum of their shortest durations, and their number.
+        queue_s: (3,) of the waiting jobs that can run: GPU time that they are expected to take on their fastest GPUs,
+            the sum of their shortest durations, and their number.
+        suited_s: (K,) GPU time that those of them may take (`may_take_s`) that are fastest on a model.
         at_depth: (3,) alpha, beta and rho at the depth of this queue.
     """
 
@@ -114,6 +116,7 @@ class Surroundings(NamedTuple):
     wait_s: Floats
     plain_s: Floats
     queue_s: Floats
+    suited_s: Floats
     at_depth: Floats
 
 
@@ -133,7 +136,8 @@ def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
         key=np.zeros((_SLOTS, _KEY), dtype=np.int64),
         wait_s=np.zeros(_SLOTS),
         plain_s=np.zeros(gpus),
-        queue_s=np.zeros(4),
+        queue_s=np.zeros(3),
+        suited_s=np.zeros(models),
         at_depth=np.zeros(3),
     )
 
@@ -313,22 +317,34 @@ def empty_queue(surroundings: Surroundings) -> None:
     """Begins to count the queue."""
     for i in range(surroundings.queue_s.shape[0]):
         surroundings.queue_s[i] = 0.0
+    for model in range(surroundings.suited_s.shape[0]):
+        surroundings.suited_s[model] = 0.0
 
 
 @compiled_part
-def add_to_queue(surroundings: Surroundings, gpu_count: int, best_s: float, spread: float) -> None:
+def fastest_model(surroundings: Surroundings, best_s: float) -> int:
+    """The model on which a job is fastest, the first on a tie; `fill_model_s` has filled its durations; -1: none."""
+    for model in range(surroundings.model_s.shape[0]):
+        if surroundings.model_s[model] == best_s and best_s < np.inf:
+            return int(model)
+    return -1
+
+
+@compiled_part
+def add_to_queue(surroundings: Surroundings, gpu_count: int, best_s: float, model: int, spread: float) -> None:
     """Counts a waiting job.
 
     Args:
         best_s: its shortest expected duration; inf: it can't run, and does not count.
+        model: on which it is that.
         spread: the uncertainty of this, a standard deviation of the logarithm.
     """
     if best_s < np.inf:
         queue_s = surroundings.queue_s
-        queue_s[0] += may_take_s(gpu_count, best_s, spread)
-        queue_s[1] += gpu_count * best_s
-        queue_s[2] += best_s
-        queue_s[3] += 1.0
+        surroundings.suited_s[model] += may_take_s(gpu_count, best_s, spread)
+        queue_s[0] += gpu_count * best_s
+        queue_s[1] += best_s
+        queue_s[2] += 1.0
 
 
 @compiled_part
@@ -337,8 +353,8 @@ def look_at_depth(rule: GangRule, surroundings: Surroundings) -> None:
     queue_s, there, rounds = surroundings.queue_s, 0, 0.0
     for model in range(surroundings.model_there.shape[0]):
         there += surroundings.model_there[model]
-    if queue_s[2] > 0.0 and there > 0:
-        rounds = queue_s[1] * queue_s[3] / (queue_s[2] * there)
+    if queue_s[1] > 0.0 and there > 0:
+        rounds = queue_s[0] * queue_s[2] / (queue_s[1] * there)
     share = min(rounds / rule.depth, 1.0) if rule.depth > 0.0 else 1.0
     deep = rule.alpha_deep if rule.alpha_deep > 0.0 else rule.alpha
     surroundings.at_depth[0] = rule.alpha + (deep - rule.alpha) * share * share
@@ -362,19 +378,20 @@ def may_take_s(gpu_count: int, best_s: float, spread: float) -> float:
 
 @compiled_part
 def drain_s(surroundings: Surroundings, best_s: float, duration_s: float) -> float:
-    """When the queue will have drained by the GPUs alone that are faster for a job than a candidate's.
+    """When the GPUs that are faster for a job than a candidate's have drained the queue of jobs that they suit best.
 
-    Each counts by its speed for this job; `fill_model_s` and `queue_s` are filled in. inf: there is none.
+    Each counts by its speed for this job; `fill_model_s` and `suited_s` are filled in. inf: there is none.
 
     Args:
         best_s: the job's shortest duration.
         duration_s: on the candidate.
     """
-    speed = 0.0
+    speed, suited_s = 0.0, 0.0
     for model in range(surroundings.model_s.shape[0]):
         if surroundings.model_s[model] < duration_s:
             speed += surroundings.model_there[model] * best_s / surroundings.model_s[model]
-    return surroundings.queue_s[0] / speed if speed > 0.0 else np.inf
+            suited_s += surroundings.suited_s[model]
+    return suited_s / speed if speed > 0.0 else np.inf
 
 
 @compiled_part

@@ -28,6 +28,7 @@ from adlro.decide.gang_rule import (
     counts_queue,
     drain_s,
     empty_queue,
+    fastest_model,
     fill_model_s,
     is_too_long,
     look_at_depth,
@@ -205,7 +206,8 @@ def _count_queue(rule: GangRule, surroundings: Surroundings, looked: Looked, gan
         for job in range(looked.job_waiting.shape[1]):
             if looked.job_waiting[n, job]:
                 its_s = _shortest_s(surroundings, looked, gangs, n, job)
-                add_to_queue(surroundings, gangs.gpu_count[n, job], its_s, looked.job_spread[n, job])
+                model = fastest_model(surroundings, its_s)
+                add_to_queue(surroundings, gangs.gpu_count[n, job], its_s, model, looked.job_spread[n, job])
     look_at_depth(rule, surroundings)
 
 

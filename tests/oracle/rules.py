@@ -87,7 +87,8 @@ class HoldGang:
 
     and it is refused where d / b > s_max, or d > theta min over all sets of (kappa wait + d), unless
     d <= backlog D: D is the time in which the GPUs of models on which the job's packed duration is below d, each
-    working at b / that duration, get through the sum of n b of all that waits (expectations here are certain). The
+    working at b / that duration, get through the sum of n b of all that waits and is fastest on one of these models
+    (expectations here are certain). The
     least cost starts. If no reservation stands, the job that fits nowhere and has the greatest w / b above
     rho max(1, defer r) gets one; when the reserved job fits on its set it starts before all others. r is the sum of n b
     over the mean of b and over the number of present GPUs, of the jobs that wait and can run; q is min(1, r / depth).
@@ -192,9 +193,8 @@ class HoldGang:
         return sum(gpus * its_s for gpus, its_s in queue) * len(queue) / (total_s * there)
 
     def drain_s(self, oracle: Oracle, job: int, best_s: float, duration_s: float) -> float:
-        """How long GPUs on which the job is faster than `duration_s` alone would have work; inf: there are none."""
-        queue_s = sum(gpus * its_s for gpus, its_s in self.queue(oracle))
-        speed = 0.0
+        """How long GPUs on which the job is faster than that have work that they suit best; inf: there are none."""
+        faster, speed = [], 0.0
         for model in range(len(oracle.jobs[job].duration_s)):
             if free_at_s(oracle, job, model, True) == math.inf:
                 continue
@@ -202,7 +202,25 @@ class HoldGang:
             if packed_s < duration_s:
                 there = [g for g, card in enumerate(oracle.gpus) if card.model == model and oracle.speed[g] > 0.0]
                 speed += len(there) * best_s / packed_s
-        return queue_s / speed if speed > 0.0 else math.inf
+                faster.append(model)
+        if speed == 0.0:
+            return math.inf
+        suited_s = 0.0
+        for each in oracle.waiting:
+            its_s = self.best_s(oracle, each)
+            if its_s < math.inf and self.fastest(oracle, each, its_s) in faster:
+                suited_s += oracle.jobs[each].gpu_count * its_s
+        return suited_s / speed
+
+    def fastest(self, oracle: Oracle, job: int, best_s: float) -> int:
+        """The first model on which a job takes `best_s`, packed or spread."""
+        return next(
+            model
+            for model in models(oracle)
+            for spread in (False, True)
+            if free_at_s(oracle, job, model, not spread) < math.inf
+            and oracle.expected_s(Placement(job, (), model, spread)) == best_s
+        )
 
 
 def broken(oracle: Oracle, placement: Placement) -> float:

@@ -81,6 +81,7 @@ class GangBase(NamedTuple):
         spread_speed: (K,) of jobs of one GPU.
         best_known: (J,) number of the decision that worked out the job's shortest duration.
         best_s: (J,) this duration.
+        best_model: (J,) the model on which it is that; -1: none.
         log_of: (J, 1 + 2K) numbers of which the rule took the logarithm: b, then d / b by model, packed and spread.
         log: (J, 1 + 2K) these logarithms.
         gpus: (W,) the chosen GPUs, then -1.
@@ -101,6 +102,7 @@ class GangBase(NamedTuple):
     spread_speed: Floats
     best_known: Ints
     best_s: Floats
+    best_model: Ints
     log_of: Floats
     log: Floats
     gpus: Ints
@@ -141,6 +143,7 @@ def gang_base(settings: HoldGangSettings, hardware: Hardware, jobs: JobArrays) -
         spread_speed=np.zeros(models),
         best_known=np.zeros(jobs.submit_s.shape[1], dtype=np.int64),
         best_s=np.zeros(jobs.submit_s.shape[1]),
+        best_model=np.zeros(jobs.submit_s.shape[1], dtype=np.int64),
         log_of=np.full((jobs.submit_s.shape[1], 1 + 2 * models), np.nan),
         log=np.zeros((jobs.submit_s.shape[1], 1 + 2 * models)),
         gpus=np.full(width, HOLD, dtype=np.int64),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.gang_rule import Surroundings, cost_of, unused_share
+from adlro.decide.gang_rule import Surroundings, cost_of, fastest_model, unused_share
 from adlro.decide.reservation import MODEL, SAME_INSTANT_S, SLACK
 from adlro.decide.rollouts.gang_any import at_most_log1p, log_of
 from adlro.decide.rollouts.gang_base import GangBase
@@ -76,10 +76,11 @@ def may_start_plain(around: Surroundings, model: int, gpu_count: int, on_kept: i
 
 @compiled_part
 def plain_best_s(jobs: JobArrays, course: Course, n: int, job: int, base: GangBase) -> float:
-    """A job's shortest expected duration on any model; inf: on none. Worked out once in a decision."""
+    """A job's shortest expected duration on any model; inf: on none. Worked out once in a decision, with the model."""
     if base.best_known[job] != base.calls[0]:
         base.best_known[job] = base.calls[0]
         base.best_s[job] = fill_plain_durations(jobs, course, n, job, base)
+        base.best_model[job] = fastest_model(base.surroundings, base.best_s[job])
     return float(base.best_s[job])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from adlro.decide.gang_rule import fastest_model
 from adlro.decide.reservation import MODEL, SPREAD, reserve
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.gang_look import fill_durations, fill_plain_durations, look_ahead
@@ -134,10 +135,12 @@ def shortest_s(
     is_plain: bool,
     base: GangBase,
 ) -> float:
-    """A job's shortest expected duration; inf: on no model are enough GPUs present."""
+    """A job's shortest expected duration, on `base.best_model`; inf: on no model are enough GPUs present."""
     if is_plain:
         return plain_best_s(jobs, course, n, job, base)
-    return fill_durations(hardware, machines, jobs, course, n, job, base)
+    best_s = fill_durations(hardware, machines, jobs, course, n, job, base)
+    base.best_model[job] = fastest_model(base.surroundings, best_s)
+    return best_s
 
 
 @compiled_part

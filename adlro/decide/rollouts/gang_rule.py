@@ -82,7 +82,8 @@ def _count_queue(
         for i in range(course.waiting_count[n]):
             job = course.waiting[n, i]
             its_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
-            add_to_queue(around, jobs.gpu_count[number, job], its_s, jobs.expected_spread[number, job])
+            model, spread = base.best_model[job], jobs.expected_spread[number, job]
+            add_to_queue(around, jobs.gpu_count[number, job], its_s, model, spread)
     look_at_depth(base.rule, around)
 
 

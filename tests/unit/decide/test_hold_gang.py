@@ -173,6 +173,26 @@ def test_a_slow_gpu_stays_idle_beside_a_short_queue_and_works_beside_a_long_one(
     run_both(made, policy())
 
 
+@pytest.mark.parametrize(("suits", "starts"), [(V100, True), (TURING, False)])
+def test_the_queue_of_jobs_that_other_gpus_suit_is_no_reason_for_a_slow_start(suits: str, starts: bool):
+    # One short job waits for a V100, beside many of two GPUs. Where those are for V100s too, its turn comes so late that
+    # it starts on the Turing, which takes ten times as long; where Turings suit them, a V100 will soon be free for it.
+    there = cluster((V100, 2), (TURING, 2))
+    wide = [job(2, work_s=3.0) for _ in range(40)]
+    jobs = pack_jobs([[job(1, work_s=9.0), job(1, work_s=9.0), job(1, work_s=9.0), job(1, work_s=1.0), *wide]], there)
+    work_s = jobs.expected_s[:, :, [there.gpu_models.index(V100)]]
+    turing = np.array(there.gpu_models) == TURING
+    for_turing = np.zeros((1, work_s.shape[1], 1), dtype=bool)
+    for_turing[0, 2] = True
+    for_turing[0, 4:] = suits == TURING
+    length_s = work_s * np.where(turing == for_turing, 1.0, 10.0)
+    made = BatchSimulator(there, jobs._replace(duration_s=length_s, expected_s=length_s))
+    for gpu in (0, 1, 2):
+        begin(made, 0, gpu)
+    assert chosen(made, policy())[:2] == ((0, [3]) if starts else (HOLD, []))
+    run_both(made, policy())
+
+
 def test_without_an_event_to_wait_for_nothing_is_refused():
     settings = dataclasses.replace(ONE_SETTING, s_max=1.0, theta=1.0)
     there = cluster((V100, 1), (V100, 1))
@@ -204,7 +224,7 @@ def test_in_a_deep_queue_short_jobs_take_slower_gpus_before_a_long_wide_one(
     jobs = jobs._replace(duration_s=length_s, expected_s=length_s)
     made = BatchSimulator(there, jobs)
     begin(made, 1, 0)
-    begin(made, 2, 1)
+    begin(made, 1, 1)
     settings = dataclasses.replace(ONE_SETTING, alpha_deep=alpha_deep, backlog=10.0)
     place, gpus, _ = chosen(made, policy(settings))
     assert (0 if place == 0 else 1) == first
