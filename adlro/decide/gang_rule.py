@@ -16,9 +16,9 @@ r is the depth of the queue, in jobs of mean length before each present GPU:
     r = sum n b / (mean b x present GPUs), over the jobs that wait and can run, of those that the rule is shown
 
 In a short queue a job of many GPUs takes GPUs that nothing else wants; in a deep one it keeps others waiting by all the
-GPU time that it takes, n b, which is what beta = 1 orders by. And in a short queue a GPU is for the job that it suits
-best; in a deep one it counts more who is done soon, wherever. A long job that needs more GPUs than the fast model has
-would else take those of the middle one from all the short jobs that wait for a fast one.
+GPU time that it takes, n b, which is what beta = 1 orders by. And in a short queue a slow GPU is left to the jobs that
+it suits; in a deep one a short job is better done there than late. A long job that needs more GPUs than the fast model
+has would otherwise take the middle model's GPUs from all the short jobs that wait for a fast one.
 
 A node is empty if all its present GPUs are idle; of one with four GPUs, a job on one of them leaves a share of 3/4
 unused. A candidate is refused where
@@ -34,11 +34,13 @@ included, by a part of that time (for a spread set, its own model's GPUs count a
              / sum of b / d' over the faster GPUs, those on which the job takes d' < d
 
 with s the uncertainty of b: expectations are medians, and a sum of uncertain times is longer than that of their medians
-(by exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A GPU that is five
-times slower than the fastest would else stay idle beside any queue. A candidate is also refused
-where it would delay the reserved job (adlro/decide/reservation.py). Which job that is, adlro/decide/gang_scores.py
-says: one that has waited longer than rho max(1, defer r) times b, since in a deep queue all have waited long. Once it
-fits on its set, it starts before all others.
+(by exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A job that is
+equally fast on several models counts for the first. A GPU that is five times slower than the fastest would otherwise
+stay idle beside any queue.
+
+A candidate is also refused where it would delay the reserved job (adlro/decide/reservation.py). Which job that is,
+adlro/decide/gang_scores.py says: one that has waited longer than rho max(1, defer r) times b, since in a deep queue all
+have waited long. Once it fits on its set, it starts before all others.
 """
 
 from __future__ import annotations
@@ -309,7 +311,7 @@ def _ends_sooner(
 @compiled_part
 def counts_queue(rule: GangRule) -> bool:
     """Whether the rule reads the queue: `empty_queue`, `add_to_queue` for each waiting job, `look_at_depth`."""
-    return rule.backlog > 0.0 or rule.depth > 0.0 or rule.defer > 0.0  # beta and alpha_deep count it by the depth
+    return rule.backlog > 0.0 or rule.depth > 0.0 or rule.defer > 0.0  # beta and alpha_deep read it only with a depth
 
 
 @compiled_part

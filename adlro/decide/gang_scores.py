@@ -116,7 +116,7 @@ def score_cluster(
     """
     table, kept = looked.table, surroundings.kept
     count_gpus(surroundings, looked.gpu_idle[n], looked.gpu_kind[n])
-    _count_queue(rule, surroundings, looked, gangs, n)
+    count_queue(rule, surroundings, looked, gangs, n)
     alpha, beta = surroundings.at_depth[0], surroundings.at_depth[1]
     may_hold, time_s = looked.hold_allowed[n], looked.time_s[n]
     reserved = _reserved_job(rule, surroundings, looked, gangs, n)
@@ -199,8 +199,8 @@ def score_cluster(
 
 
 @compiled_part
-def _count_queue(rule: GangRule, surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int) -> None:
-    """Fills in what the rule reads of the queue."""
+def count_queue(rule: GangRule, surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int) -> None:
+    """Fills in what the rule reads of the queue of cluster n; `count_gpus` has counted its GPUs."""
     empty_queue(surroundings)
     if counts_queue(rule):
         for job in range(looked.job_waiting.shape[1]):
@@ -213,7 +213,7 @@ def _count_queue(rule: GangRule, surroundings: Surroundings, looked: Looked, gan
 
 @compiled_part
 def _ends_before_the_queue(rule: GangRule, surroundings: Surroundings, best_s: float, duration_s: float) -> bool:
-    """Whether a candidate is expected to end before faster GPUs alone have drained the queue: not refused then."""
+    """Whether a candidate is expected to end before faster GPUs have drained their queue: it is not refused then."""
     return rule.backlog > 0.0 and duration_s <= rule.backlog * drain_s(surroundings, best_s, duration_s)
 
 

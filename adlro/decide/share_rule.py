@@ -40,7 +40,7 @@ from adlro.decide.gang_rule import (
     is_too_long,
 )
 from adlro.decide.gang_rule import Surroundings as GangSurroundings
-from adlro.decide.gang_scores import reserve_for_job
+from adlro.decide.gang_scores import count_queue, reserve_for_job
 from adlro.decide.hold_rule import HoldRule, Surroundings, best_duration_s, look_around
 from adlro.decide.looked import CHOOSES, Looked, is_picky
 from adlro.decide.reservation import SAME_INSTANT_S
@@ -299,6 +299,7 @@ def find_pairs_beside_gangs(
     if residents.open_count[n] == 0:
         return
     count_gpus(surroundings, looked.gpu_idle[n], looked.gpu_kind[n])
+    count_queue(rule, surroundings, looked, gangs, n)
     for node in range(kept.node.shape[0]):
         kept.node[node] = False
     if reserved >= 0 and reserve_for_job(surroundings, looked, gangs, n, reserved) == 0.0:
@@ -340,5 +341,7 @@ def find_pairs_beside_gangs(
             if too_long:
                 continue
         waited_s = max(looked.time_s[n] - looked.job_submit_s[n, job], 0.0)
-        cost = cost_of(rule, rule.alpha, 0.0, 1, log(best_s), log(cost_s / best_s), 0.0, log1p(waited_s / best_s))
+        cost = cost_of(
+            rule, surroundings.at_depth[0], 0.0, 1, log(best_s), log(cost_s / best_s), 0.0, log1p(waited_s / best_s)
+        )
         pairs.score[n, job] = -cost

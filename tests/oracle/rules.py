@@ -88,10 +88,10 @@ class HoldGang:
     and it is refused where d / b > s_max, or d > theta min over all sets of (kappa wait + d), unless
     d <= backlog D: D is the time in which the GPUs of models on which the job's packed duration is below d, each
     working at b / that duration, get through the sum of n b of all that waits and is fastest on one of these models
-    (expectations here are certain). The
-    least cost starts. If no reservation stands, the job that fits nowhere and has the greatest w / b above
-    rho max(1, defer r) gets one; when the reserved job fits on its set it starts before all others. r is the sum of n b
-    over the mean of b and over the number of present GPUs, of the jobs that wait and can run; q is min(1, r / depth).
+    (expectations here are certain). The least cost starts. If no reservation stands, the job that fits nowhere and has
+    the greatest w / b above rho max(1, defer r) gets one; when the reserved job fits on its set it starts before all
+    others. r is the sum of n b over the mean of b and over the number of present GPUs, of the jobs that wait and can
+    run; q is min(1, r / depth).
     """
 
     alpha: float = 6.0

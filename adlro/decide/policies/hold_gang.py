@@ -33,8 +33,8 @@ class HoldGangSettings:
         drain: a job that fits nowhere has GPUs drained for it while its wait and duration are expected to be less than
             this many times the shortest duration of what could start now; 0: never.
         haste: weight of that wait.
-        backlog: a candidate that is expected to end before this many times the time in which faster GPUs alone would
-            drain the queue is not refused; 0: the queue does not count.
+        backlog: a candidate that is expected to end before this many times the time in which faster GPUs would drain
+            the queue of the jobs that they suit best is not refused; 0: it is, whatever waits.
         depth: the depth of the queue, in jobs of mean length before each GPU, from which on beta and alpha_deep count
             in full; 0: they always do.
         defer: in a queue deeper than 1 / defer a reservation comes later, by the depth times this; 0: never later.
@@ -69,7 +69,7 @@ class HoldGangSettings:
             raise InvalidInput("kappa must be above 0: a GPU that is lost would else count as idle", field="kappa")
 
     def without_queue(self) -> HoldGangSettings:
-        """The same, but for what the depth of the queue changes."""
+        """The same without the terms that look at the queue."""
         return dataclasses.replace(self, beta=0.0, backlog=0.0, depth=0.0, defer=0.0, alpha_deep=0.0)
 
     def rule(self) -> GangRule:

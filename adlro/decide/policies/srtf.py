@@ -45,6 +45,10 @@ class SrtfSettings:
             )
         if self.start.rho != math.inf:
             raise InvalidInput(f"start.rho must be inf, not {self.start.rho}: nothing is kept free", field="start")
+        if self.start.depth != 0.0 or self.start.alpha_deep != 0.0:
+            raise InvalidInput(
+                "start.depth and start.alpha_deep must be 0: stops do not look at the queue", field="start"
+            )
 
 
 class Srtf(Policy):

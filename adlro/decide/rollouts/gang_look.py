@@ -197,7 +197,7 @@ def fill_plain_durations(jobs: JobArrays, course: Course, n: int, job: int, base
 
 @compiled_part
 def ends_before_the_queue(base: GangBase, best_s: float, duration_s: float) -> bool:
-    """Whether a candidate is expected to end before faster GPUs alone have drained the queue: it is not refused then.
+    """Whether a candidate is expected to end before faster GPUs have drained their queue: it is not refused then.
 
     The job's expected durations are filled in.
 

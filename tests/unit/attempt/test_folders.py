@@ -23,7 +23,6 @@ def test_a_new_one_has_its_mode_whatever_the_umask(tmp_path: Path, umask: int) -
 
 
 def test_of_many_at_once_each_finds_it_made(tmp_path: Path) -> None:
-    """Each looked before it was there."""
     at_once = 8
     for number in range(50):
         gate = threading.Barrier(at_once)

@@ -175,8 +175,8 @@ def test_a_slow_gpu_stays_idle_beside_a_short_queue_and_works_beside_a_long_one(
 
 @pytest.mark.parametrize(("suits", "starts"), [(V100, True), (TURING, False)])
 def test_the_queue_of_jobs_that_other_gpus_suit_is_no_reason_for_a_slow_start(suits: str, starts: bool):
-    # One short job waits for a V100, beside many of two GPUs. Where those are for V100s too, its turn comes so late that
-    # it starts on the Turing, which takes ten times as long; where Turings suit them, a V100 will soon be free for it.
+    # A short job waits for a V100, beside many of two GPUs. Where those are for V100s too, its turn comes so late that
+    # it starts on the Turing, which takes ten times as long; where Turings suit them, a V100 is soon free for it.
     there = cluster((V100, 2), (TURING, 2))
     wide = [job(2, work_s=3.0) for _ in range(40)]
     jobs = pack_jobs([[job(1, work_s=9.0), job(1, work_s=9.0), job(1, work_s=9.0), job(1, work_s=1.0), *wide]], there)
@@ -230,6 +230,26 @@ def test_in_a_deep_queue_short_jobs_take_slower_gpus_before_a_long_wide_one(
     assert (0 if place == 0 else 1) == first
     assert min(gpus) >= 2
     run_both(made, policy(settings))
+
+
+def test_the_weights_of_slowdown_and_width_at_half_the_depth():
+    # 31 jobs of one GPU and one of two take 10 s on a V100, and twice that on a Turing.
+    there = cluster((V100, 2), (TURING, 2))
+    jobs = pack_jobs([[job(2, work_s=10.0), *(job(1, work_s=10.0) for _ in range(31))]], there)
+    length_s = np.broadcast_to(np.where(np.array(there.gpu_models) == TURING, 20.0, 10.0), jobs.expected_s.shape).copy()
+    seen = BatchSimulator(there, jobs._replace(duration_s=length_s, expected_s=length_s)).observe()
+    share = 33.0 / 4.0 / 16.0  # r = 8.25 jobs before each GPU
+    alpha, beta = 6.0 - 3.5 * share**2, share
+    expected = {
+        (1, 10.0): np.log(10.0) + 0.25,  # half of an empty node stays unused
+        (1, 20.0): np.log(10.0) + 0.25 + alpha * np.log(2.0),
+        (2, 10.0): np.log(10.0) + beta * np.log(2.0),
+        (2, 20.0): np.log(10.0) + beta * np.log(2.0) + alpha * np.log(2.0),
+    }
+    scores, table, found = policy().judge(seen).scores, seen.table, {}
+    for row in np.flatnonzero(np.isfinite(scores)):
+        found[int((table.gpus[row] >= 0).sum()), float(table.duration_s[row])] = -scores[row]
+    assert found == pytest.approx(expected)
 
 
 def test_in_a_deep_queue_a_reservation_comes_later():

@@ -291,6 +291,16 @@ def test_where_a_gang_runs_a_pair_is_scored_as_hold_gang_scores() -> None:
     assert chosen(at(8.9), rule) == (0, (0,))
 
 
+def test_in_a_deep_queue_a_pair_is_weighed_by_the_alpha_of_starts() -> None:
+    # 40 jobs of 8 s before 4 GPUs: 10 each, of the 16 from which on alpha is 2.5.
+    seen = gangs_and_pairs([Several(1, 8.0) for _ in range(40)], [[10.0, 5.0, 50.0, 50.0]], {0: 0}, runs=[[2, 3]])
+    found = policy().pairs_of(seen, np.array([-1]))
+    alpha = 6.0 - 3.5 * (10.0 / 16.0) ** 2
+    waited_s = seen.time_s[0] - seen.job_submit_s[0, 0]
+    cost = np.log(8.0) + alpha * np.log(12.0 / 8.0) - 0.4 * np.log1p(waited_s / 8.0)
+    assert found.score[0, 0] == pytest.approx(-cost)
+
+
 def test_no_pair_delays_the_job_that_gpus_are_kept_free_for() -> None:
     # The gang of 4 has the reservation; its node is expected to be empty in 20 s. On another node there is no idle GPU.
     jobs = [Several(4, 5.0, spread_speed=0.0, submit_s=0.0), Several(1, 8.0, submit_s=990.0)]
