@@ -30,7 +30,7 @@ class DrainGang(HoldGang):
         "hold_gang that also drains GPUs for a job of several that fits nowhere, while its wait and duration are short "
         "against what could start instead; score: as hold_gang's"
     )
-    advice = "Where many jobs have several GPUs and their runtimes are known: 6 % below hold_gang at load 0.9."
+    advice = "Where many jobs have several GPUs and their runtimes are known: 5 % below hold_gang at load 0.9."
 
     def __init__(self, settings: HoldGangSettings | None = None) -> None:
         super().__init__(settings or DRAINING)
