@@ -187,6 +187,9 @@ def test_settings_that_would_go_round_in_circles_are_refused() -> None:
         SrtfSettings(factor=0.9)
     with pytest.raises(InvalidInput, match="rho"):
         SrtfSettings(start=replace(START, rho=1.0))
+    for name in ("depth", "alpha_deep"):
+        with pytest.raises(InvalidInput, match="stops do not look at the queue"):
+            SrtfSettings(start=replace(START, **{name: 2.0}))
 
 
 def test_runs_are_numbered_whatever_numbers_stand_for_them() -> None:
