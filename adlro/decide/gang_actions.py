@@ -18,25 +18,27 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.gang_rule import GangRule, surroundings_of
-from adlro.decide.gang_scores import never_short
+from adlro.decide.gang_rule import GangRule, Surroundings, surroundings_of
 from adlro.decide.gang_search import (
     ACTIONS_AT_MOST,
     BASE,
+    CALLS_AT_MOST,
     DROPS,
     HOLDS,
     REFUSED,
     RESERVES,
     SLOWNESS,
     STARTS,
-    fill_figures,
+    Asked,
+    Calls,
     find_actions,
     room_for_asked,
     room_for_calls,
+    room_for_queue,
 )
 from adlro.decide.looked import as_type, looked_at
 from adlro.decide.present import kinds_that_hold
-from adlro.decide.reservation import outlook_of
+from adlro.state.gangs import room_for_outlook
 from adlro.state.observation import HOLD, Floats, Gangs, Ints, Observation
 
 __all__ = [
@@ -102,6 +104,20 @@ def no_actions() -> GangActions:
     return GangActions(two, np.full(2, HOLD), np.full(2, -1), np.zeros(CLUSTER_FIGURES), figures, 1.0)
 
 
+class _Room(NamedTuple):
+    """Memory of the search on a cluster of one size, used again at each decision."""
+
+    around: Surroundings
+    best_of_kind: Ints
+    calls: Calls
+    asked: Asked
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """GPUs, nodes and GPU models."""
+        return len(self.best_of_kind), len(self.around.node_idle), len(self.around.model_s)
+
+
 class GangActionFinder:
     """Finds the actions of decisions of one cluster; one per thread.
 
@@ -113,62 +129,65 @@ class GangActionFinder:
         self._rule = rule
         self._free = self._rule._replace(rho=np.inf)
         self._lenient = self._free._replace(theta=1e9, s_max=1e9)
+        self._room: _Room | None = None
 
     def find(self, observation: Observation) -> GangActions:
         """The actions of a decision of one cluster, in which jobs of several GPUs wait or run."""
         gangs = observation.gangs
         if gangs is None or len(observation.time_s) != 1:
             raise ValueError("one decision, with jobs of several GPUs, is wanted")
-        table = observation.table
         looked = looked_at(observation)
         gangs = Gangs(*(as_type(column, column.dtype) for column in gangs._replace(reserved=gangs.reserved.copy())))
-        outlook = outlook_of(observation, 0)
-        around = surroundings_of(outlook, len(observation.gpu_models))
-        nodes, jobs = len(around.node_idle), observation.job_waiting.shape[1]
-        best_s, ratio = np.empty((2, jobs))
-        unfit = np.empty(jobs, dtype=np.bool_)
-        calls, asked = room_for_calls(nodes, len(table.job)), room_for_asked(nodes)
-        count = find_actions(
+        (gpus, nodes), models = (looked.gpu_idle.shape[1], looked.node_cores_free.shape[1]), len(observation.gpu_models)
+        room = self._room
+        if room is None or room.size != (gpus, nodes, models):
+            room = self._room = _room_for(gpus, nodes, models)
+        free_s = np.sort(looked.gpu_remaining_s[0])
+        if free_s[-1] < np.inf:
+            able = np.empty((0, looked.kind_duration_s.shape[2]), dtype=np.bool_)
+        else:  # some GPU is lost, drained, or padding
+            able = kinds_that_hold(observation)[0]
+        queue = room_for_queue(looked.job_waiting.shape[1])
+        scores = np.empty((CALLS_AT_MOST, len(observation.table.job)))
+        cluster, figures = np.zeros(CLUSTER_FIGURES), np.zeros((ACTIONS_AT_MOST, ACTION_FIGURES))
+        count, can_run, scale_s = find_actions(
             self._rule,
             self._free,
             self._lenient,
-            around,
+            as_type(observation.gpu_model[0], np.int64),
+            room.around,
             looked,
             gangs,
-            never_short(observation, outlook, 0),
-            kinds_that_hold(observation)[0],
-            best_s,
-            ratio,
-            unfit,
-            np.zeros(observation.gpu_idle.shape[1], dtype=np.int64),
-            calls,
-            asked,
-        )
-        remaining_s = observation.gpu_remaining_s[0]
-        free_s = np.sort(remaining_s[remaining_s < np.inf])
-        quarters_s = np.array([free_s[(len(free_s) - 1) * part // 4] if len(free_s) else 0.0 for part in (1, 2, 3)])
-        cluster, figures = np.zeros(CLUSTER_FIGURES), np.zeros((count, ACTION_FIGURES))
-        scale_s = fill_figures(
-            looked,
-            gangs,
-            as_type(observation.gpu_model[0], np.dtype(np.int64)),
-            around.node_idle,
-            around.node_there,
-            around.model_there,
-            best_s,
-            ratio,
-            unfit,
-            quarters_s,
-            asked,
-            count,
+            able,
+            free_s,
+            queue,
+            room.best_of_kind,
+            room.calls,
+            scores,
+            room.asked,
             cluster,
             figures,
         )
-        can = observation.job_waiting[0] & (best_s < np.inf)
-        cluster[DOUBT] = doubt_of(best_s[can], observation.job_spread[0][can])
-        kind, row, reserve = asked.kind[:count], asked.row[:count], asked.reserve[:count]
-        scores = [calls.scores[call] for call in asked.call[:count].tolist()]
-        return GangActions(kind, row, reserve, cluster, figures, float(scale_s), scores)
+        cluster[DOUBT] = doubt_of(queue.able_s[:can_run], queue.spread[:can_run])
+        asked = room.asked
+        return GangActions(
+            asked.kind[:count].copy(),
+            asked.row[:count].copy(),
+            asked.reserve[:count].copy(),
+            cluster,
+            figures[:count],
+            scale_s,
+            [scores[call] for call in asked.call[:count].tolist()],
+        )
+
+
+def _room_for(gpus: int, nodes: int, models: int) -> _Room:
+    return _Room(
+        surroundings_of(room_for_outlook(gpus, nodes), models),
+        np.zeros(gpus, dtype=np.int64),
+        room_for_calls(nodes),
+        room_for_asked(nodes),
+    )
 
 
 def doubt_of(best_s: Floats, spread: Floats) -> float:
@@ -182,6 +201,7 @@ def doubt_of(best_s: Floats, spread: Floats) -> float:
     """
     if len(best_s) == 0:
         return 0.0
-    different = len(np.unique(best_s.astype(np.float32)))  # seven digits: equal times may differ in their last bits
+    in_order = np.sort(best_s.astype(np.float32))  # seven digits: equal times may differ in their last bits
+    different = 1 + int(np.count_nonzero(in_order[1:] != in_order[:-1]))
     repeated = 1.0 - (different - 1) / (len(best_s) - 1) if len(best_s) > 1 else 0.0
     return max(repeated, min(float(spread.sum()) / len(spread) / UNKNOWN_SPREAD, 1.0))

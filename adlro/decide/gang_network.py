@@ -12,6 +12,7 @@ mistake delays wait longest. Sums are in one order, so an action has the same va
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 from dataclasses import dataclass
@@ -29,11 +30,12 @@ from adlro.decide.gang_actions import (
     REFUSED,
     SLOWNESS,
     GangActions,
+    no_actions,
 )
 from adlro.errors import InvalidInput
-from adlro.numeric.compiled import compiled
+from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.exact import log
-from adlro.state.observation import Bools, Floats
+from adlro.state.observation import Bools, Floats, Ints
 
 KEY = "adlro.gangs"
 """Key of the network in an ONNX file's metadata."""
@@ -55,9 +57,10 @@ ROUNDING = 1e-5
 
 _TOO_SLOW_LN = log(TOO_SLOW)
 
-_QUEUE = np.zeros(CLUSTER_FIGURES, dtype=np.bool_)
-_QUEUE[list(QUEUE_SIZES)] = True
-_COUNTS = list(QUEUE_COUNTS)
+_GROWS = np.zeros(CLUSTER_FIGURES, dtype=np.bool_)
+_GROWS[list(QUEUE_SIZES)] = True
+_COUNTS = np.zeros(CLUSTER_FIGURES, dtype=np.bool_)
+_COUNTS[list(QUEUE_COUNTS)] = True
 
 _ARRAYS = ("mean", "scale", "first", "first_bias", "second", "second_bias", "last", "lowest", "highest")
 
@@ -123,11 +126,7 @@ class GangNetwork:
         is right beyond it. Where little is known it is not: with the means of groups and a thousand waiting jobs mean
         completion times were 5 to 8 % higher (docs/learned_policy.md).
         """
-        seen = actions.cluster
-        below = seen <= self.highest + ROUNDING
-        if not below[_COUNTS].all() and seen[DOUBT] < GUESSED:
-            below |= _QUEUE
-        return bool(((self.lowest - ROUNDING <= seen) & below).all())
+        return bool(_is_in_range(actions.cluster, self.lowest, self.highest))
 
     def figure_at(self, doubt: float) -> float:
         """The price of waits that it decides with, as an input, for a doubt from 0 to 1: in proportion as an input."""
@@ -136,7 +135,6 @@ class GangNetwork:
 
     def gains(self, actions: GangActions) -> Floats:
         """(A,) the gain of each action; 0 for the base's."""
-        price = self.figure_at(float(actions.cluster[DOUBT]))
         found = np.zeros(len(actions.kind))
         _forward(
             self.mean,
@@ -146,7 +144,10 @@ class GangNetwork:
             self.second,
             self.second_bias,
             self.last,
-            np.append(np.minimum(np.maximum(actions.cluster, self.lowest), self.highest), price),
+            self.lowest,
+            self.highest,
+            actions.cluster,
+            self.figure_at(float(actions.cluster[DOUBT])),
             actions.figures,
             found,
             np.empty_like(self.first_bias),
@@ -160,10 +161,7 @@ class GangNetwork:
 
         What `leaves_out` names is never chosen.
         """
-        above = gains - (1.0 + actions.cluster[DOUBT]) * np.array(self.margins)[actions.kind]
-        above[self.leaves_out(actions)] = -np.inf
-        above[actions.kind == BASE] = 0.0
-        return int(above.argmax())
+        return int(_choose(actions.kind, actions.figures, float(actions.cluster[DOUBT]), self.margins, gains))
 
     @staticmethod
     def leaves_out(actions: GangActions) -> Bools:
@@ -172,9 +170,18 @@ class GangNetwork:
         A job that is longer than expected is so many times longer there, and the training counts losses only up to a
         limit.
         """
-        figures = actions.figures
-        slow: Bools = (figures[:, REFUSED] > 0.0) & (figures[:, SLOWNESS] > _TOO_SLOW_LN)
-        return slow if actions.cluster[DOUBT] >= GUESSED else np.zeros_like(slow)
+        found = np.empty(len(actions.kind), dtype=np.bool_)
+        _fill_left_out(actions.figures, float(actions.cluster[DOUBT]), found)
+        return found
+
+    def try_out(self) -> Floats:
+        """Uses all its compiled code once, so that no decision waits for it; returns the gains that it found."""
+        actions = no_actions()
+        self.is_in_range(actions)
+        self.leaves_out(actions)
+        gains = self.gains(actions)
+        self.choose(actions, gains)
+        return gains
 
     def to_text(self) -> str:
         """For an ONNX file's metadata."""
@@ -190,6 +197,7 @@ class GangNetwork:
         return json.dumps(said, sort_keys=True)
 
 
+@functools.lru_cache(maxsize=64)
 def price_figure(price: float) -> float:
     """A price of waits as an input of the network."""
     return log(1.0 + PRICE_SCALE * price)
@@ -231,7 +239,10 @@ def _forward(
     second: Floats,
     second_bias: Floats,
     last: Floats,
+    lowest: Floats,
+    highest: Floats,
     cluster: Floats,
+    price: float,
     figures: Floats,
     gains: Floats,
     of_all: Floats,
@@ -241,15 +252,19 @@ def _forward(
     """Fills in the gains of actions 1, 2, ...; the first is the base's, with gain 0.
 
     Args:
+        price: of waits, as an input.
         of_all: (H,) room: what the cluster and the base's action add to the first layer, for every action.
         hidden, hidden2: (H,), (H2,) room.
     """
-    shared, own = cluster.shape[0], figures.shape[1]
+    shared, own = cluster.shape[0] + 1, figures.shape[1]
     for j in range(of_all.shape[0]):
         of_all[j] = first_bias[j]
     for i in range(shared + own):
         place = i if i < shared else i + own
-        value = cluster[i] if i < shared else figures[0, i - shared]
+        if i < shared - 1:
+            value = min(max(cluster[i], lowest[i]), highest[i])
+        else:
+            value = price if i < shared else figures[0, i - shared]
         value = min(max((value - mean[place]) / scale[place], -MOST_DEVIATIONS), MOST_DEVIATIONS)
         if value != 0.0:
             for j in range(of_all.shape[0]):
@@ -274,3 +289,45 @@ def _forward(
             if hidden2[k] > 0.0:
                 total += hidden2[k] * last[k]
         gains[a] = total
+
+
+@compiled
+def _is_in_range(cluster: Floats, lowest: Floats, highest: Floats) -> bool:
+    """`GangNetwork.is_in_range`."""
+    longer = False  # than every queue of the training
+    for i in range(cluster.shape[0]):
+        longer |= _COUNTS[i] and not cluster[i] <= highest[i] + ROUNDING
+    queue_may_grow = longer and cluster[DOUBT] < GUESSED
+    for i in range(cluster.shape[0]):
+        if not cluster[i] >= lowest[i] - ROUNDING:
+            return False
+        if not cluster[i] <= highest[i] + ROUNDING and not (queue_may_grow and _GROWS[i]):
+            return False
+    return True
+
+
+@compiled_part
+def _is_left_out(figures: Floats, action: int, doubt: float) -> bool:
+    """`GangNetwork.leaves_out` of one action."""
+    return bool(doubt >= GUESSED and figures[action, REFUSED] > 0.0 and figures[action, SLOWNESS] > _TOO_SLOW_LN)
+
+
+@compiled
+def _fill_left_out(figures: Floats, doubt: float, left_out: Bools) -> None:
+    for action in range(left_out.shape[0]):
+        left_out[action] = _is_left_out(figures, action, doubt)
+
+
+@compiled
+def _choose(kind: Ints, figures: Floats, doubt: float, margins: tuple[float, ...], gains: Floats) -> int:
+    """`GangNetwork.choose`."""
+    best, most = 0, -np.inf
+    for action in range(kind.shape[0]):
+        above = gains[action] - (1.0 + doubt) * margins[kind[action]]
+        if _is_left_out(figures, action, doubt):
+            above = -np.inf
+        if kind[action] == BASE:
+            above = 0.0
+        if above > most:
+            best, most = action, above
+    return best

@@ -36,7 +36,7 @@ from adlro.decide.gang_rule import (
 )
 from adlro.decide.looked import ALONE, CHOOSES, Looked, as_type, is_picky
 from adlro.decide.reservation import MODEL, SPREAD, keep_whole, may_start, reserve
-from adlro.numeric.compiled import compiled, compiled_part
+from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.numeric.exact_compiled import log, log1p
 from adlro.state.gangs import Outlook
 from adlro.state.observation import Bools, Floats, Gangs, Ints, Observation
@@ -53,20 +53,28 @@ def never_short(observation: Observation, outlook: Outlook, n: int) -> bool:
             as_type(observation.job_waiting[n], np.bool_),
             as_type(observation.job_cores[n], np.int64),
             as_type(observation.job_memory_mib[n], np.int64),
-            np.full(len(observation.gpu_models), -1, dtype=np.int64),
+            np.empty(len(observation.gpu_models), dtype=np.int64),
         )
     )
 
 
 @compiled
 def _never_short(outlook: Outlook, waiting: Bools, cores: Ints, memory_mib: Ints, of_model: Ints) -> bool:
+    """`never_short`, for callers in Python."""
+    return is_never_short(outlook, waiting, cores, memory_mib, of_model)
+
+
+@compiled_part
+def is_never_short(outlook: Outlook, waiting: Bools, cores: Ints, memory_mib: Ints, of_model: Ints) -> bool:
     """`never_short`.
 
     Args:
         waiting, cores, memory_mib: (J,) of the jobs in the queue.
-        of_model: (K,) -1; room for the memory of each model's GPUs.
+        of_model: (K,) room for the memory of each model's GPUs.
     """
     most_cores, most_mib = 0, 0
+    for model in range(of_model.shape[0]):
+        of_model[model] = -1
     for job in range(waiting.shape[0]):
         if waiting[job]:
             most_cores, most_mib = max(most_cores, cores[job]), max(most_mib, memory_mib[job])
@@ -114,9 +122,30 @@ def score_cluster(
     Returns:
         The place of the job that has the reservation from now on; -1: none.
     """
-    table, kept = looked.table, surroundings.kept
     count_gpus(surroundings, looked.gpu_idle[n], looked.gpu_kind[n])
     count_queue(rule, surroundings, looked, gangs, n)
+    return score_rows(rule, surroundings, looked, gangs, n, plain, scores[:0], scores, best_of_kind)
+
+
+@compiled_call
+def score_rows(
+    rule: GangRule,
+    surroundings: Surroundings,
+    looked: Looked,
+    gangs: Gangs,
+    n: int,
+    plain: bool,
+    known: Floats,
+    scores: Floats,
+    best_of_kind: Ints,
+) -> int:
+    """`score_cluster`, once the GPUs and the queue of the cluster are counted.
+
+    Args:
+        known: (C,) scores of rows that this rule, but for its refusals, has given in the same decision; -inf: it has
+            not; or (0,).
+    """
+    table, kept = looked.table, surroundings.kept
     alpha, beta = surroundings.at_depth[0], surroundings.at_depth[1]
     may_hold, time_s = looked.hold_allowed[n], looked.time_s[n]
     reserved = _reserved_job(rule, surroundings, looked, gangs, n)
@@ -176,18 +205,22 @@ def score_cluster(
                     gangs.spread_speed[n, job],
                 ) and not _ends_before_the_queue(rule, surroundings, best_s, its_s):
                     continue
-            if length_ln != length_ln:
-                length_ln = log(best_s)
-                age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
+            score = known[row] if known.shape[0] > 0 else -np.inf
+            if score == -np.inf:
+                if length_ln != length_ln:
+                    length_ln = log(best_s)
+                    age_ln = log1p(max(time_s - looked.job_submit_s[n, job], 0.0) / best_s)
+                if gpu_count == 1:
+                    unused = unused_share(surroundings, node, 1)
+                else:
+                    unused = _unused_by_set(surroundings, table.gpus[row], gpu_count)
+                score = -cost_of(rule, alpha, beta, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
             if gpu_count == 1:
-                unused = unused_share(surroundings, node, 1)
                 if other >= 0:
                     scores[other] = -np.inf
                 best_of_kind[kind] = row
-            else:
-                unused = _unused_by_set(surroundings, table.gpus[row], gpu_count)
-            scores[row] = -cost_of(rule, alpha, beta, gpu_count, length_ln, log(its_s / best_s), unused, age_ln)
-            best = max(best, scores[row])
+            scores[row] = score
+            best = max(best, score)
         if picky:
             as_seen_by_all(surroundings)
     if reserved >= 0 and kept.start_s[0] == 0.0:

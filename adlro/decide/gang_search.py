@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adlro.decide.gang_rule import GangRule, Surroundings
-from adlro.decide.gang_scores import score_cluster
+from adlro.decide.gang_rule import GangRule, Surroundings, count_gpus, look_at_depth
+from adlro.decide.gang_scores import count_queue, is_never_short, score_rows
 from adlro.decide.looked import Looked
+from adlro.decide.reservation import fill_outlook
 from adlro.numeric.compiled import compiled, compiled_part
 from adlro.numeric.exact_compiled import exp, log, log1p
 from adlro.state.observation import HOLD, Bools, Floats, Gangs, Ints
@@ -40,7 +41,6 @@ class Calls(NamedTuple):
         start_s: (R,) expected time until that job's start.
         idle_kept: (R,) idle GPUs that are kept for it.
         kept: (R, M) 1 for their nodes.
-        scores: (R, C) of the table's rows.
     """
 
     row: Ints
@@ -48,20 +48,12 @@ class Calls(NamedTuple):
     start_s: Floats
     idle_kept: Ints
     kept: Ints
-    scores: Floats
 
 
-def room_for_calls(nodes: int, rows: int) -> Calls:
-    """Room for the calls of a decision with so many nodes, and rows in its table."""
+def room_for_calls(nodes: int) -> Calls:
+    """Room for the calls of a decision with so many nodes."""
     row, reserved, idle_kept = np.full((3, CALLS_AT_MOST), HOLD, dtype=np.int64)
-    return Calls(
-        row,
-        reserved,
-        np.zeros(CALLS_AT_MOST),
-        idle_kept,
-        np.zeros((CALLS_AT_MOST, nodes), dtype=np.int64),
-        np.full((CALLS_AT_MOST, rows), -np.inf),
-    )
+    return Calls(row, reserved, np.zeros(CALLS_AT_MOST), idle_kept, np.zeros((CALLS_AT_MOST, nodes), dtype=np.int64))
 
 
 class Asked(NamedTuple):
@@ -101,8 +93,103 @@ def room_for_asked(nodes: int) -> Asked:
     return Asked(**columns)
 
 
+class Queue(NamedTuple):
+    """The J jobs of a decision's queue, as the search sees them: filled in by it.
+
+    Attributes:
+        best_s: (J,) each job's shortest expected duration; inf: it can't run.
+        ratio: (J,) how many times that it has waited.
+        unfit: (J,) whether it is of several GPUs, waits, and fits nowhere.
+        able_s: (J,) the shortest durations of those that wait and can run, one after the other.
+        spread: (J,) the uncertainty of these.
+    """
+
+    best_s: Floats
+    ratio: Floats
+    unfit: Bools
+    able_s: Floats
+    spread: Floats
+
+
+def room_for_queue(jobs: int) -> Queue:
+    """Room for a queue of so many jobs."""
+    best_s, ratio, able_s, spread = np.empty((4, jobs))
+    return Queue(best_s, ratio, np.empty(jobs, dtype=np.bool_), able_s, spread)
+
+
 @compiled
 def find_actions(
+    rule: GangRule,
+    free: GangRule,
+    lenient: GangRule,
+    gpu_model: Ints,
+    around: Surroundings,
+    looked: Looked,
+    gangs: Gangs,
+    able: Bools,
+    free_s: Floats,
+    queue: Queue,
+    best_of_kind: Ints,
+    calls: Calls,
+    scores: Floats,
+    asked: Asked,
+    cluster: Floats,
+    figures: Floats,
+) -> tuple[int, int, float]:
+    """Fills in the actions of the decision of a cluster, its observation's only one, and what the network sees of them.
+
+    Args:
+        rule: of the base.
+        free: the same without new reservations.
+        lenient: the same without refusals.
+        gpu_model: (G,) of the observation.
+        around: room, kept from decision to decision.
+        gangs: whose `reserved` is written for a time.
+        able: (J, S) whether present GPUs of the kind can hold the job; (0, S): all kinds with a finite duration.
+        free_s: (G,) `gpu_remaining_s` in ascending order.
+        queue: filled in.
+        best_of_kind: (G,) room.
+        calls: room.
+        scores: (R, C) filled in: the scores of the table's rows in each call.
+        asked: filled in.
+        cluster, figures: filled in, as in `GangActions`; zeros.
+
+    Returns:
+        The number of the actions, that of the waiting jobs that can run, and the decision's typical duration.
+    """
+    fill_outlook(around.outlook, looked, gpu_model)
+    waiting, cores, memory_mib = looked.job_waiting[0], looked.job_cores[0], looked.job_memory_mib[0]
+    plain = is_never_short(around.outlook, waiting, cores, memory_mib, around.model_there)
+    count_gpus(around, looked.gpu_idle[0], looked.gpu_kind[0])
+    count_queue(rule, around, looked, gangs, 0)
+    can_run = _fill_queue(around, looked, gangs, able, queue)
+    count = _search(rule, free, lenient, around, looked, gangs, plain, queue, best_of_kind, calls, scores, asked)
+    scale_s = _fill_figures(around, looked, gangs, queue, free_s, asked, count, cluster, figures)
+    return count, can_run, scale_s
+
+
+@compiled_part
+def _fill_queue(around: Surroundings, looked: Looked, gangs: Gangs, able: Bools, queue: Queue) -> int:
+    """Fills in the queue; returns the number of the waiting jobs that can run."""
+    best_s, ratio, can_run = queue.best_s, queue.ratio, 0
+    for job in range(best_s.shape[0]):
+        best_s[job] = np.inf
+        for kind in range(looked.kind_duration_s.shape[2]):
+            if around.kind_there[kind] if able.shape[0] == 0 else able[job, kind]:
+                best_s[job] = min(best_s[job], looked.kind_duration_s[0, job, kind])
+        ratio[job] = max(looked.time_s[0] - looked.job_submit_s[0, job], 0.0) / best_s[job]
+        waits = looked.job_waiting[0, job] and best_s[job] < np.inf
+        if waits:
+            queue.able_s[can_run], queue.spread[can_run] = best_s[job], looked.job_spread[0, job]
+            can_run += 1
+        queue.unfit[job] = (
+            waits and gangs.gpu_count[0, job] > 1 and looked.table.first[0, job] == looked.table.first[0, job + 1]
+        )
+    return can_run
+
+
+@compiled_part
+def _search(
     rule: GangRule,
     free: GangRule,
     lenient: GangRule,
@@ -110,51 +197,26 @@ def find_actions(
     looked: Looked,
     gangs: Gangs,
     plain: bool,
-    able: Bools,
-    best_s: Floats,
-    ratio: Floats,
-    unfit: Bools,
+    queue: Queue,
     best_of_kind: Ints,
     calls: Calls,
+    scores: Floats,
     asked: Asked,
 ) -> int:
-    """Fills in the actions of the decision of a cluster, its observation's only one; returns their number.
-
-    Args:
-        rule: of the base.
-        free: the same without new reservations.
-        lenient: the same without refusals.
-        around, plain: as for `score_cluster`.
-        gangs: whose `reserved` is written for a time.
-        able: (J, S) whether present GPUs of the kind can hold the job.
-        best_s: (J,) filled in: each job's shortest expected duration; inf: it can't run.
-        ratio: (J,) filled in: how many times that it has waited.
-        unfit: (J,) filled in: whether it is of several GPUs, waits, and fits nowhere.
-        best_of_kind: (S,) room.
-    """
-    for job in range(able.shape[0]):
-        best_s[job] = np.inf
-        for kind in range(able.shape[1]):
-            if able[job, kind]:
-                best_s[job] = min(best_s[job], looked.kind_duration_s[0, job, kind])
-        ratio[job] = max(looked.time_s[0] - looked.job_submit_s[0, job], 0.0) / best_s[job]
-        unfit[job] = (
-            looked.job_waiting[0, job]
-            and best_s[job] < np.inf
-            and gangs.gpu_count[0, job] > 1
-            and looked.table.first[0, job] == looked.table.first[0, job + 1]
-        )
+    """Fills in the actions; returns their number."""
+    best_s, ratio, unfit = queue.best_s, queue.ratio, queue.unfit
     reserved_now, may_hold = gangs.reserved[0], looked.hold_allowed[0]
-    _call(rule, around, looked, gangs, plain, reserved_now, best_of_kind, calls, 0)
+    # First the call that refuses nothing: the others need not work out the costs again.
+    _call(lenient, around, looked, gangs, plain, -1, best_of_kind, calls, scores, _LENIENT)
+    _call(rule, around, looked, gangs, plain, reserved_now, best_of_kind, calls, scores, 0)
     base_row, base_reserved = calls.row[0], calls.reserved[0]
-    _call(lenient, around, looked, gangs, plain, -1, best_of_kind, calls, _LENIENT)
     used, count = _LENIENT + 1, 0
-    count = _put(calls, asked, count, BASE, base_row, 0)
+    count = _put(calls, scores, asked, count, BASE, base_row, 0)
     if may_hold and base_row != HOLD:
-        count = _put(calls, asked, count, HOLDS, HOLD, 0)
+        count = _put(calls, scores, asked, count, HOLDS, HOLD, 0)
     if base_reserved >= 0:
-        _call(free, around, looked, gangs, plain, -1, best_of_kind, calls, used)
-        count = _put(calls, asked, count, DROPS, calls.row[used], used)
+        _call(free, around, looked, gangs, plain, -1, best_of_kind, calls, scores, used)
+        count = _put(calls, scores, asked, count, DROPS, calls.row[used], used)
         used += 1
     if may_hold:
         first = second = oldest = -1
@@ -178,22 +240,22 @@ def find_actions(
             job = first if turn == 0 else second if turn == 1 else oldest
             if job < 0:
                 continue
-            _call(free, around, looked, gangs, plain, job, best_of_kind, calls, used)
+            _call(free, around, looked, gangs, plain, job, best_of_kind, calls, scores, used)
             if calls.reserved[used] == job:
-                count = _put(calls, asked, count, RESERVES, calls.row[used], used)
+                count = _put(calls, scores, asked, count, RESERVES, calls.row[used], used)
                 used += 1
     gangs.reserved[0] = reserved_now
-    scores, taken, last, last_row = calls.scores[_LENIENT], 0, np.inf, -1
+    own, taken, last, last_row = scores[_LENIENT], 0, np.inf, -1
     for _ in range(STARTS_AT_MOST + 1):
         found, most = -1, -np.inf
-        for row in range(scores.shape[0]):
-            if scores[row] > most and (scores[row] < last or (scores[row] == last and row > last_row)):
-                found, most = row, scores[row]
+        for row in range(own.shape[0]):
+            if own[row] > most and (own[row] < last or (own[row] == last and row > last_row)):
+                found, most = row, own[row]
         if found < 0:
             break
         last, last_row = most, found
         if found != base_row and taken < STARTS_AT_MOST:
-            count = _put(calls, asked, count, STARTS, found, 0)
+            count = _put(calls, scores, asked, count, STARTS, found, 0)
             taken += 1
     return count
 
@@ -208,6 +270,7 @@ def _call(
     reserved: int,
     best_of_kind: Ints,
     calls: Calls,
+    scores: Floats,
     number: int,
 ) -> None:
     """Asks the rule, and writes down what it says.
@@ -217,14 +280,16 @@ def _call(
         number: of the call.
     """
     gangs.reserved[0] = reserved
-    scores = calls.scores[number]
-    for row in range(scores.shape[0]):
-        scores[row] = -np.inf
-    found = score_cluster(rule, around, looked, gangs, 0, plain, scores, best_of_kind)
+    own = scores[number]
+    for row in range(own.shape[0]):
+        own[row] = -np.inf
+    look_at_depth(rule, around)  # rules differ in rho
+    known = scores[_LENIENT] if number != _LENIENT else own[:0]
+    found = score_rows(rule, around, looked, gangs, 0, plain, known, own, best_of_kind)
     best, most = HOLD, -np.inf
-    for row in range(scores.shape[0]):
-        if scores[row] > most:
-            best, most = row, scores[row]
+    for row in range(own.shape[0]):
+        if own[row] > most:
+            best, most = row, own[row]
     calls.row[number], calls.reserved[number] = best, found
     calls.start_s[number], calls.idle_kept[number] = 0.0, 0
     for node in range(around.node_idle.shape[0]):
@@ -237,7 +302,7 @@ def _call(
 
 
 @compiled_part
-def _put(calls: Calls, asked: Asked, place: int, kind: int, row: int, call: int) -> int:
+def _put(calls: Calls, scores: Floats, asked: Asked, place: int, kind: int, row: int, call: int) -> int:
     """Writes down an action; returns the next place.
 
     The rule's score of a row is that without refusals; a row that does not even have that, as of the GPU that is its
@@ -245,12 +310,12 @@ def _put(calls: Calls, asked: Asked, place: int, kind: int, row: int, call: int)
     """
     asked.kind[place], asked.row[place], asked.reserve[place] = kind, row, calls.reserved[call]
     asked.same_row[place], asked.same_reserve[place] = row == calls.row[0], calls.reserved[call] == calls.reserved[0]
-    asked.call[place], asked.refused[place] = call, row != HOLD and calls.scores[0, row] == -np.inf
+    asked.call[place], asked.refused[place] = call, row != HOLD and scores[0, row] == -np.inf
     own = 0.0
     if row != HOLD:
-        own = calls.scores[_LENIENT, row]
+        own = scores[_LENIENT, row]
         if not np.isfinite(own):
-            own = calls.scores[call, row]
+            own = scores[call, row]
         if not np.isfinite(own):
             own = 0.0
     asked.own_score[place], asked.score[place] = own, 0.0
@@ -262,18 +327,13 @@ def _put(calls: Calls, asked: Asked, place: int, kind: int, row: int, call: int)
     return place + 1
 
 
-@compiled
-def fill_figures(
+@compiled_part
+def _fill_figures(
+    around: Surroundings,
     looked: Looked,
     gangs: Gangs,
-    gpu_model: Ints,
-    node_idle: Ints,
-    node_there: Ints,
-    model_there: Ints,
-    best_s: Floats,
-    ratio: Floats,
-    unfit: Bools,
-    quarters_s: Floats,
+    queue: Queue,
+    free_s: Floats,
     asked: Asked,
     count_of: int,
     cluster: Floats,
@@ -282,18 +342,19 @@ def fill_figures(
     """Fills in what the network sees; returns the decision's typical duration.
 
     Args:
-        gpu_model: (G,) of the cluster.
-        best_s: (J,) each job's shortest expected duration; inf: it can't run.
-        ratio: (J,) how many times that it has waited.
-        unfit: (J,) whether it is of several GPUs, waits, and fits nowhere.
+        free_s: (G,) when the first, the second, ... GPU is expected to be free; inf behind the present ones.
         count_of: number of the actions.
-        quarters_s: (3,) when a quarter, a half and three quarters of the GPUs are expected to be free.
     """
+    best_s, ratio, unfit, gpu_model = queue.best_s, queue.ratio, queue.unfit, around.outlook.gpu_model
+    node_idle, node_there, model_there = around.node_idle, around.node_there, around.model_there
     table, count = looked.table, gangs.gpu_count[0]
     jobs, gpus, idle = 0, 0, 0
     for gpu in range(looked.gpu_idle.shape[1]):
         gpus += looked.gpu_remaining_s[0, gpu] < np.inf
         idle += looked.gpu_idle[0, gpu]
+    for i in range(3):
+        quarter_s = free_s[(gpus - 1) * (i + 1) // 4] if gpus > 0 else 0.0
+        cluster[11 + i] = quarter_s
     gpus = max(gpus, 1)
     several, unfits, total_ln, work_s, unfit_s = 0, 0, 0.0, 0.0, 0.0
     for job in range(best_s.shape[0]):
@@ -316,7 +377,7 @@ def fill_figures(
     cluster[8] = empty / max(nodes, 1)
     cluster[9], cluster[10] = log(float(gpus)) / 4.0, log(float(max(nodes, 1))) / 4.0
     for i in range(3):
-        cluster[11 + i] = log1p(quarters_s[i] / scale_s)
+        cluster[11 + i] = log1p(cluster[11 + i] / scale_s)
     cluster[14] = 1.0 if asked.reserve[0] >= 0 else 0.0
     cluster[15], cluster[16] = log1p(asked.start_s[0] / scale_s), asked.idle_kept[0] / gpus
     cluster[17] = 1.0 if looked.hold_allowed[0] else 0.0

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adlro.decide.looked import as_type
+from adlro.decide.looked import Looked, as_type
 from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.state.gangs import NEVER, Outlook, choose_packed, free_at_s, gives_by, most_given
 from adlro.state.observation import Bools, Floats, Ints, Observation
@@ -316,6 +316,31 @@ def outlook_of(observation: Observation, n: int) -> Outlook:
         _ints(observation.node_memory_free_mib[n]),
     )
     return Outlook(*columns, _ints(first), able, cores, memory_mib, node, gives, taken)
+
+
+@compiled_part
+def fill_outlook(outlook: Outlook, looked: Looked, gpu_model: Ints) -> None:
+    """Fills in the outlook of an observation's only cluster, as `outlook_of` gives it.
+
+    Args:
+        gpu_model: (G,) of the observation.
+    """
+    present = 0
+    for gpu in range(gpu_model.shape[0]):
+        outlook.gpu_model[gpu], outlook.gpu_node[gpu] = gpu_model[gpu], looked.gpu_node[0, gpu]
+        outlook.gpu_memory_mib[gpu] = looked.gpu_memory_mib[0, gpu]
+        outlook.gpu_free_s[gpu] = looked.gpu_remaining_s[0, gpu]
+        outlook.gpu_cores_held[gpu] = looked.gpu_cores_held[0, gpu]
+        outlook.gpu_memory_held_mib[gpu] = looked.gpu_memory_held_mib[0, gpu]
+        present += looked.gpu_memory_mib[0, gpu] >= 0  # the others are padding
+    gpu = 0
+    for node in range(looked.node_cores_free.shape[1]):
+        outlook.node_cores_free[node] = looked.node_cores_free[0, node]
+        outlook.node_memory_free_mib[node] = looked.node_memory_free_mib[0, node]
+        outlook.node_first_gpu[node] = gpu
+        while gpu < present and outlook.gpu_node[gpu] == node:
+            gpu += 1
+    outlook.node_first_gpu[looked.node_cores_free.shape[1]] = gpu
 
 
 def _in_order(gpu_node: Ints, gpu_memory_mib: Ints) -> Ints:

@@ -276,6 +276,24 @@ class Outlook(NamedTuple):
     taken: Ints
 
 
+def room_for_outlook(gpus: int, nodes: int) -> Outlook:
+    """Room for the outlooks of a cluster of this size; one per thread."""
+    gpu_model, gpu_memory_mib, gpu_node, cores_held, memory_held_mib = np.zeros((5, gpus), dtype=np.int64)
+    cores_free, memory_free_mib, *room = np.zeros((8, nodes), dtype=np.int64)
+    return Outlook(
+        gpu_model,
+        gpu_memory_mib,
+        gpu_node,
+        np.zeros(gpus),
+        cores_held,
+        memory_held_mib,
+        cores_free,
+        memory_free_mib,
+        np.zeros(nodes + 1, dtype=np.int64),
+        *room,
+    )
+
+
 @compiled_part
 def gives_by(outlook: Outlook, free_s: float, model: int, cores: int, memory_mib: int, gpu_memory_mib: int) -> int:
     """Fills in what nodes can give a job of a model's GPUs after some time: `node` and `gives`; returns their number.

@@ -88,6 +88,7 @@ from adlro.decide.reservation import job_outlook
 from adlro.decide.stop_rule import Wish, search_stop
 from adlro.decide.stops import fill_stops, room_for_stops
 from adlro.decide.winner import winner
+from adlro.numeric.compiled import compiled
 from adlro.state.gangs import NEVER
 from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation
 
@@ -101,14 +102,21 @@ more than noise. Shortest-first policies make long jobs wait; only in a lasting 
 SHARE = 0.125
 """Share of the GPUs that may run jobs submitted no later than an overdue job while it goes first, at least one."""
 
+ROUNDING = 1e-9
+"""Relative, of a sum in another order: far more than it ever is."""
+
 OUTLIER = 10.0
 """Multiple of the median at which longer durations are cut for the typical one."""
 
 
 def overdue(observation: Observation, ratio: float) -> Bools:
     """(N, J) whether the job has waited longer than its limit, and a present GPU can hold it."""
+    return _overdue(observation, ratio, _perhaps_overdue(observation, ratio))
+
+
+def _overdue(observation: Observation, ratio: float, clusters: Ints) -> Bools:
+    """(N, J) `overdue`, for which only these clusters are looked at."""
     late = np.zeros(observation.job_waiting.shape, dtype=np.bool_)
-    clusters = _perhaps_overdue(observation, ratio)
     if not len(clusters):
         return late
     waiting, submit_s = observation.job_waiting[clusters], observation.job_submit_s[clusters]
@@ -164,8 +172,11 @@ def bound(
     changed = np.zeros(len(table.first), dtype=np.bool_)
     if ratio == np.inf or not (scores.size or busy or may_stop):
         return changed
+    clusters = _perhaps_overdue(observation, ratio)
+    if not len(clusters):
+        return changed
     starts = {} if busy is None else busy
-    late = overdue(observation, ratio)
+    late = _overdue(observation, ratio, clusters)
     for n in np.flatnonzero(late.any(axis=1)).tolist():
         its = scores[table.rows(n)]  # a view
         before, start_before = winner(its), starts.get(n)
@@ -193,10 +204,43 @@ def _best_and_typical_s(observation: Observation, clusters: Ints) -> tuple[Float
 
 def _perhaps_overdue(observation: Observation, ratio: float) -> Ints:
     """A cheap first filter; few clusters pass it: no limit is below ratio times the running jobs' age."""
-    first_s = np.where(observation.job_waiting, observation.job_submit_s, np.inf).min(axis=1, initial=np.inf)
-    age_s = _age_s(observation)
-    clusters: Ints = np.flatnonzero(observation.time_s - first_s > ratio * age_s)
+    found = np.empty(len(observation.time_s), dtype=np.bool_)
+    _fill_may_be_overdue(
+        ratio * (1.0 - ROUNDING),
+        as_type(observation.time_s, np.float64),
+        as_type(observation.job_waiting, np.bool_),
+        as_type(observation.job_submit_s, np.float64),
+        as_type(observation.gpu_idle, np.bool_),
+        as_type(observation.gpu_remaining_s, np.float64),
+        as_type(observation.gpu_elapsed_s, np.float64),
+        found,
+    )
+    clusters: Ints = found.nonzero()[0]
     return clusters
+
+
+@compiled
+def _fill_may_be_overdue(
+    ratio: float,
+    time_s: Floats,
+    job_waiting: Bools,
+    job_submit_s: Floats,
+    gpu_idle: Bools,
+    gpu_remaining_s: Floats,
+    gpu_elapsed_s: Floats,
+    found: Bools,
+) -> None:
+    """Compiled, since this is part of every decision of every policy."""
+    for n in range(found.shape[0]):
+        first_s, total_s, running = np.inf, 0.0, 0
+        for job in range(job_waiting.shape[1]):
+            if job_waiting[n, job]:
+                first_s = min(first_s, job_submit_s[n, job])
+        for gpu in range(gpu_idle.shape[1]):
+            if not gpu_idle[n, gpu] and gpu_remaining_s[n, gpu] < np.inf:
+                total_s += gpu_elapsed_s[n, gpu]
+                running += 1
+        found[n] = time_s[n] - first_s > ratio * total_s / max(running, 1)
 
 
 def _age_s(observation: Observation) -> Floats:

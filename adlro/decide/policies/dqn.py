@@ -20,7 +20,7 @@ import numpy as np
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from adlro.decide.policies.srtf import Srtf
-from adlro.decide.present import of_one_gpu_only, waiting_gangs
+from adlro.decide.present import waiting_gangs
 from adlro.errors import AdlroError, InvalidInput, Unsupported
 from adlro.records.decisions import DecisionBasis
 from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation, Preemption
@@ -132,12 +132,10 @@ class Dqn(Policy):
         Raises:
             Unsupported, InvalidInput: as for `load`, or its answers are not finite.
         """
-        from adlro.decide.gang_actions import no_actions
-
         model = self._now_loaded().model
         if not all(np.isfinite(found).all() for found in model.q(self._filler(model).fill(observation))):
             raise InvalidInput(f"checkpoint {self.checkpoint}: its answer is no number", field="checkpoint")
-        if model.gangs is not None and not np.isfinite(model.gangs.gains(no_actions())).all():
+        if model.gangs is not None and not np.isfinite(model.gangs.try_out()).all():
             raise InvalidInput(
                 f"checkpoint {self.checkpoint}: the answer of its network for jobs of several GPUs is no number",
                 field="checkpoint",
@@ -198,12 +196,15 @@ class Dqn(Policy):
     def _weigh_starts(self, observation: Observation, *, with_values: bool = False) -> Judgement:
         model, _, base, ranges = self._now_loaded()
         judgement = Judgement(np.full(len(observation.table.job), -np.inf))
-        if not of_one_gpu_only(observation)[0]:
-            if model.gangs is not None and waiting_gangs(observation)[0]:
+        gangs = observation.gangs
+        if gangs is not None:
+            waits = bool(waiting_gangs(observation)[0])
+            if waits and model.gangs is not None:
                 self._weigh_gangs(model.gangs, observation, judgement, with_base=with_values)
-            else:
-                _leave_gangs(observation, judgement)
-            return judgement
+                return judgement
+            if waits or gangs.reserved[0] != HOLD:
+                _leave_gangs(observation, judgement, waits=waits)
+                return judgement
         if with_values:
             judgement.values, judgement.hold_value = np.full(len(judgement.scores), np.nan), np.full(1, np.nan)
         planes = self._filler(model).fill(observation)
@@ -320,14 +321,13 @@ def _fall_back(reason: DecisionBasis, note: str, base: Policy, observation: Obse
     judgement.basis[0], judgement.notes[0] = reason, note
 
 
-def _leave_gangs(observation: Observation, judgement: Judgement) -> None:
-    """Lets `hold_gang` decide where jobs of several GPUs count: scores, and what is reserved."""
+def _leave_gangs(observation: Observation, judgement: Judgement, *, waits: bool) -> None:
+    """Lets `hold_gang` decide where jobs of several GPUs count, as one `waits` or GPUs are kept free for one."""
     from adlro.decide.policies import POLICIES  # it imports this module
 
     found = POLICIES[BASE_OF_GANGS]().weigh(observation)
     judgement.scores[:] = found.scores
     judgement.gpu, judgement.reserve = found.gpu, found.reserve
-    waits = waiting_gangs(observation)[0]
     judgement.basis[0] = DecisionBasis.OUT_OF_RANGE
     judgement.notes[0] = (
         "a job of several GPUs waits; the network has not learned them"

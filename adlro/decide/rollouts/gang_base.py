@@ -11,7 +11,7 @@ from adlro.decide.policies.hold_gang import HoldGangSettings
 from adlro.decide.policies.hold_greedy import FIXED
 from adlro.decide.rollouts.rule import Base, base_policy
 from adlro.state.cluster_arrays import Hardware
-from adlro.state.gangs import Outlook
+from adlro.state.gangs import room_for_outlook
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import HOLD, Bools, Floats, Ints
 
@@ -116,24 +116,10 @@ def gang_base(settings: HoldGangSettings, hardware: Hardware, jobs: JobArrays) -
     """The rule for these very clusters, and lists of up to as many jobs, GPUs and models as these."""
     gpus = hardware.gpu_model.shape[1]
     nodes, models, width = hardware.node_cores.shape[1], jobs.duration_s.shape[2], jobs.widest
-    gpu_model, gpu_memory_mib, gpu_node, cores_held, memory_held_mib = np.zeros((5, gpus), dtype=np.int64)
-    cores_free, memory_free_mib, *room = np.zeros((8, nodes), dtype=np.int64)
-    outlook = Outlook(
-        gpu_model,
-        gpu_memory_mib,
-        gpu_node,
-        np.zeros(gpus),
-        cores_held,
-        memory_held_mib,
-        cores_free,
-        memory_free_mib,
-        np.zeros(nodes + 1, dtype=np.int64),
-        *room,
-    )
     return GangBase(
         rule=settings.rule(),
         single=base_policy(FIXED, hardware),
-        surroundings=surroundings_of(outlook, models),
+        surroundings=surroundings_of(room_for_outlook(gpus, nodes), models),
         plain=_plain(hardware, models, width),
         gpu_kind=np.zeros(gpus, dtype=np.int64),
         kind_gpu=np.zeros(gpus, dtype=np.int64),

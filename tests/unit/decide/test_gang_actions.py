@@ -29,14 +29,18 @@ from adlro.decide.gang_actions import (
     no_actions,
 )
 from adlro.decide.gang_network import INPUTS, MOST_DEVIATIONS, GangNetwork, network_from_text
+from adlro.decide.looked import Looked, looked_at
 from adlro.decide.policies import POLICIES
 from adlro.decide.policies.dqn import Dqn
 from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
+from adlro.decide.reservation import fill_outlook, outlook_of
 from adlro.errors import InvalidInput
+from adlro.numeric.compiled import compiled
 from adlro.records.decisions import DecisionBasis
 from adlro.sim.batch import BatchSimulator
+from adlro.state.gangs import Outlook, room_for_outlook
 from adlro.state.job_arrays import pack_jobs
-from adlro.state.observation import HOLD, Observation
+from adlro.state.observation import HOLD, Ints, Observation
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 from tests.unit.decide.gang_points import Several, point
@@ -161,6 +165,47 @@ def test_every_action_can_be_carried_out_and_the_first_is_the_bases(seed: int) -
     assert not simulator.stuck.any()
     assert np.isfinite(simulator.outcome().end_s).all()
     assert (kinds > 0).all(), kinds
+
+
+def test_a_finder_forgets_the_decision_before_whatever_its_cluster() -> None:
+    finder = GangActionFinder(ONE_SETTING.rule())
+    points: list[Observation] = []
+    for scenario_name, seed in (("gangs", 1), ("gangs_64", 2), ("gangs", 3)):
+        scenario, rng = load_scenario(scenario_name), np.random.default_rng(seed)
+        jobs = pack_jobs([draw_jobs(scenario, load=1.2, rng=rng, count=40)], scenario.cluster)
+        simulator, base = BatchSimulator(scenario.cluster, jobs), HoldGang()
+        while len(simulator.active) and len(points) < 60 * seed:
+            seen = simulator.observe()
+            judgement = base.weigh(seen)
+            if seen.gangs is not None:
+                points.append(seen.copy())
+                remaining_s = seen.gpu_remaining_s.copy()
+                remaining_s[~seen.gpu_idle & (rng.random(remaining_s.shape) < 0.2)] = np.inf  # lost
+                points.append(dataclasses.replace(seen.copy(), gpu_remaining_s=remaining_s))
+            simulator.act(base.choose(seen, judgement), judgement.reserve)
+    found = [finder.find(seen) for seen in points]
+    assert len(points) > 100
+    for seen, actions in zip(points, found, strict=True):
+        alone = actions_of(seen)
+        for mine, its in zip(actions[:5], alone[:5], strict=True):
+            np.testing.assert_array_equal(mine, its)
+        assert actions.scale_s == alone.scale_s
+        np.testing.assert_array_equal(actions.scores, alone.scores)
+
+
+@pytest.mark.parametrize("nodes", [NODES, [[0, 7], [0, 0, 5], [9]]])
+def test_the_outlook_of_the_search_is_that_of_the_observation(nodes: list[list[int]]) -> None:
+    seen, expected = point(WAITING, nodes), outlook_of(point(WAITING, nodes), 0)
+    found = room_for_outlook(seen.gpu_idle.shape[1], seen.node_cores_free.shape[1])
+    _fill(found, looked_at(seen), seen.gpu_model[0])
+    for name, column in expected._asdict().items():
+        if name not in ("able", "cores", "memory_mib", "node", "gives", "taken"):  # room
+            np.testing.assert_array_equal(getattr(found, name), column, err_msg=name)
+
+
+@compiled
+def _fill(outlook: Outlook, looked: Looked, gpu_model: Ints) -> None:
+    fill_outlook(outlook, looked, gpu_model)
 
 
 def test_the_network_gives_what_numpy_gives() -> None:
