@@ -89,6 +89,23 @@ def test_gangs_go_the_same_way_under_a_policy(name):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_gangs_go_the_same_way_in_a_deep_queue():
+    """All at once, before few GPUs: each setting of `hold_gang` that looks at the depth of the queue decides there."""
+    batch = [
+        replace(each, jobs=tuple(replace(job, submit_s=0.0) for job in each.jobs if job.gpu_count > 1), changes=())
+        for each in draw_batch(0, max_jobs=60, count=30)
+    ]
+    policy = HoldGang()
+    policy.wait_ratio = math.inf
+    compare_policy(batch, policy, rules.lets_nothing_wait_for_ever(rules.HoldGang()))
+    others = rules.HoldGang(alpha_deep=6.0), rules.HoldGang(beta=0.0), rules.HoldGang(defer=0.0)
+    for other in (*others, rules.HoldGang(backlog=0.0)):
+        with pytest.raises(Differs):
+            compare_policy(batch, policy, rules.lets_nothing_wait_for_ever(other))
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("max_jobs", [6, 12, 40])
 def test_thousands_under_random_choices(max_jobs):
