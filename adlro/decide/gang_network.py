@@ -116,6 +116,7 @@ class GangNetwork:
             raise InvalidInput("the network's scale is not above 0", field="scale")
         if len(self.margins) != 5 or not np.isfinite(self.margins).all():
             raise InvalidInput("the network's margins are not five numbers", field="margins")
+        object.__setattr__(self, "margins", tuple(map(float, self.margins)))  # compiled code indexes them
         if not all(0.0 <= price < np.inf for price in self.wait_prices):
             raise InvalidInput("the network's prices of waits are not numbers from 0", field="wait_prices")
 

@@ -142,8 +142,8 @@ def score_rows(
     """`score_cluster`, once the GPUs and the queue of the cluster are counted.
 
     Args:
-        known: (C,) scores of rows that this rule, but for its refusals, has given in the same decision; -inf: it has
-            not; or (0,).
+        known: (C,) scores of this decision by a rule with the same weights that refuses nothing; -inf: to be worked
+            out; or (0,): all are.
     """
     table, kept = looked.table, surroundings.kept
     alpha, beta = surroundings.at_depth[0], surroundings.at_depth[1]

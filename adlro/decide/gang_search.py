@@ -29,7 +29,7 @@ ACTIONS_AT_MOST = 3 + STARTS_AT_MOST + RESERVES_AT_MOST
 
 CALLS_AT_MOST = 3 + RESERVES_AT_MOST
 _LENIENT = 1
-"""Number of the rule's call that refuses nothing; that before it is the base's."""
+"""Number of the rule's call that refuses nothing, the first that is made; 0 is the base's."""
 
 
 class Calls(NamedTuple):
@@ -145,7 +145,8 @@ def find_actions(
         gpu_model: (G,) of the observation.
         around: room, kept from decision to decision.
         gangs: whose `reserved` is written for a time.
-        able: (J, S) whether present GPUs of the kind can hold the job; (0, S): all kinds with a finite duration.
+        able: (J, S) whether present GPUs of the kind can hold the job; (0, S): it can wherever
+            a GPU of the kind is present and its duration there is finite.
         free_s: (G,) `gpu_remaining_s` in ascending order.
         queue: filled in.
         best_of_kind: (G,) room.
@@ -352,9 +353,13 @@ def _fill_figures(
     for gpu in range(looked.gpu_idle.shape[1]):
         gpus += looked.gpu_remaining_s[0, gpu] < np.inf
         idle += looked.gpu_idle[0, gpu]
-    for i in range(3):
-        quarter_s = free_s[(gpus - 1) * (i + 1) // 4] if gpus > 0 else 0.0
-        cluster[11 + i] = quarter_s
+    quarter_s = half_s = three_quarters_s = 0.0
+    if gpus > 0:
+        quarter_s, half_s, three_quarters_s = (
+            free_s[(gpus - 1) // 4],
+            free_s[(gpus - 1) // 2],
+            free_s[(gpus - 1) * 3 // 4],
+        )
     gpus = max(gpus, 1)
     several, unfits, total_ln, work_s, unfit_s = 0, 0, 0.0, 0.0, 0.0
     for job in range(best_s.shape[0]):
@@ -376,8 +381,8 @@ def _fill_figures(
     cluster[5], cluster[6], cluster[7] = idle / gpus, log1p(float(idle)), log1p(float(most))
     cluster[8] = empty / max(nodes, 1)
     cluster[9], cluster[10] = log(float(gpus)) / 4.0, log(float(max(nodes, 1))) / 4.0
-    for i in range(3):
-        cluster[11 + i] = log1p(cluster[11 + i] / scale_s)
+    cluster[11], cluster[12] = log1p(quarter_s / scale_s), log1p(half_s / scale_s)
+    cluster[13] = log1p(three_quarters_s / scale_s)
     cluster[14] = 1.0 if asked.reserve[0] >= 0 else 0.0
     cluster[15], cluster[16] = log1p(asked.start_s[0] / scale_s), asked.idle_kept[0] / gpus
     cluster[17] = 1.0 if looked.hold_allowed[0] else 0.0

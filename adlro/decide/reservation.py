@@ -325,20 +325,20 @@ def fill_outlook(outlook: Outlook, looked: Looked, gpu_model: Ints) -> None:
     Args:
         gpu_model: (G,) of the observation.
     """
-    present = 0
+    gpus = 0
     for gpu in range(gpu_model.shape[0]):
         outlook.gpu_model[gpu], outlook.gpu_node[gpu] = gpu_model[gpu], looked.gpu_node[0, gpu]
         outlook.gpu_memory_mib[gpu] = looked.gpu_memory_mib[0, gpu]
         outlook.gpu_free_s[gpu] = looked.gpu_remaining_s[0, gpu]
         outlook.gpu_cores_held[gpu] = looked.gpu_cores_held[0, gpu]
         outlook.gpu_memory_held_mib[gpu] = looked.gpu_memory_held_mib[0, gpu]
-        present += looked.gpu_memory_mib[0, gpu] >= 0  # the others are padding
+        gpus += looked.gpu_memory_mib[0, gpu] >= 0  # the others are padding
     gpu = 0
     for node in range(looked.node_cores_free.shape[1]):
         outlook.node_cores_free[node] = looked.node_cores_free[0, node]
         outlook.node_memory_free_mib[node] = looked.node_memory_free_mib[0, node]
         outlook.node_first_gpu[node] = gpu
-        while gpu < present and outlook.gpu_node[gpu] == node:
+        while gpu < gpus and outlook.gpu_node[gpu] == node:
             gpu += 1
     outlook.node_first_gpu[looked.node_cores_free.shape[1]] = gpu
 

@@ -103,7 +103,7 @@ SHARE = 0.125
 """Share of the GPUs that may run jobs submitted no later than an overdue job while it goes first, at least one."""
 
 ROUNDING = 1e-9
-"""Relative, of a sum in another order: far more than it ever is."""
+"""Relative: sums of the same numbers in another order differ by far less."""
 
 OUTLIER = 10.0
 """Multiple of the median at which longer durations are cut for the typical one."""

@@ -23,7 +23,7 @@ from adlro.decide.policies.srtf import Srtf
 from adlro.decide.present import waiting_gangs
 from adlro.errors import AdlroError, InvalidInput, Unsupported
 from adlro.records.decisions import DecisionBasis
-from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation, Preemption
+from adlro.state.observation import HOLD, Bools, Floats, Gangs, Ints, Observation, Preemption
 
 if TYPE_CHECKING:
     from adlro.decide.gang_network import GangNetwork
@@ -63,7 +63,9 @@ class Dqn(Policy):
     other choice, and if it is the base's choice, no other replaces it.
 
     While a job of several GPUs waits, a second network in the checkpoint weighs what `hold_gang` would do against other
-    starts, a hold, and other reservations (`gang_actions`); without one in the checkpoint `hold_gang` decides.
+    starts, a hold, and other reservations (`gang_actions`); without one in the checkpoint `hold_gang` decides. Where
+    such jobs run and none waits, the first network, or its base, chooses the job and the kind of GPU, and best fit the
+    node.
 
     Where running jobs may be stopped, the stops are those of `srtf`; where most may be, what that starts goes before a
     hold. The networks have learned without stops: they choose among starts.
@@ -206,7 +208,7 @@ class Dqn(Policy):
                 _leave_gangs(observation, judgement, waits=waits)
                 return judgement
         self._weigh_pairs(observation, judgement, with_values=with_values)
-        if gangs is not None:
+        if gangs is not None and _gang_runs(gangs):
             _fit_best(observation, judgement)
         return judgement
 
@@ -343,27 +345,29 @@ def _leave_gangs(observation: Observation, judgement: Judgement, *, waits: bool)
     )
 
 
-def _fit_best(observation: Observation, judgement: Judgement) -> None:
-    """Moves a start to where the job takes as long and breaks the least of an empty node, and to the fullest of these.
+def _gang_runs(gangs: Gangs) -> bool:
+    """Whether a job of several GPUs runs, of a single decision."""
+    run = np.sort(gangs.gpu_run[0])
+    return bool(((run[1:] == run[:-1]) & (run[1:] >= 0)).any())
 
-    The network for jobs of one GPU does not see which nodes are empty, and jobs of several GPUs, of which some run now,
-    need such nodes: without this mean completion times were 2 to 4 % higher on 80 to 128 GPUs (docs/learned_policy.md).
+
+def _fit_best(observation: Observation, judgement: Judgement) -> None:
+    """Moves a start to the node with the fewest idle GPUs, of those with GPUs of the same kind.
+
+    The network for jobs of one GPU has learned on lists of such jobs, where whole nodes are worth nothing. Where jobs
+    of several GPUs come, too, they need them: docs/learned_policy.md has what this gains.
     """
-    scores, table, node = judgement.scores, observation.table, observation.gpu_node[0]
+    scores, table = judgement.scores, observation.table
     if not len(scores) or scores.max() == -np.inf:
         return
-    best = int(scores.argmax())
+    best, node, kind = int(scores.argmax()), observation.gpu_node[0], observation.gpu_kind[0]
     rows = np.arange(table.first[0, table.job[best]], table.first[0, table.job[best] + 1])
-    rows = rows[table.duration_s[rows] == table.duration_s[best]]
-    idle = np.bincount(node[observation.gpu_idle[0]], minlength=observation.node_cores_free.shape[1])
-    there = np.bincount(node[np.isfinite(observation.gpu_remaining_s[0])], minlength=len(idle))
-    its = node[table.gpu[rows]]
-    unused = np.where(idle[its] == there[its], 1.0 - 1.0 / there[its], 0.0)
-    fits = int(rows[np.lexsort((idle[its], unused))[0]])
+    rows = rows[(kind[table.gpu[rows]] == kind[table.gpu[best]]) & (scores[rows] > -np.inf)]
+    idle = np.bincount(node[observation.gpu_idle[0]])
+    fits = int(rows[idle[node[table.gpu[rows]]].argmin()])
     if fits != best:
         scores[fits] = np.nextafter(scores[best], np.inf)
-        if judgement.base == best:
-            judgement.base = fits
+        judgement.notes.setdefault(0, "on the fullest node with such GPUs: other nodes stay whole for jobs of several")
 
 
 def _reserved(observation: Observation) -> Ints:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adlro.decide.policies import POLICIES, Policy
-from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, bound, overdue
+from adlro.decide.policies.bounded_wait import DEFAULT_RATIO, _overdue, bound, overdue
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.decisions import DecisionBasis
 from adlro.records.jobs import JobType
@@ -21,7 +21,7 @@ from adlro.state.job_arrays import JobArrays, pack_jobs
 from adlro.state.observation import HOLD_LIMIT_S, Floats, Observation
 from adlro.workload.job_lists import WorkloadJob
 from tests.dense import dense
-from tests.unit.decide.decision_points import Waiting, decision
+from tests.unit.decide.decision_points import Waiting, decision, drawn
 
 CLUSTER = Cluster(
     "two nodes",
@@ -266,3 +266,15 @@ def test_a_decision_under_the_bound_changes_no_observation() -> None:
         for name in Observation.__slots__:
             np.testing.assert_equal(getattr(seen, name), getattr(before, name))
         simulator.act(action)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_first_filter_leaves_out_no_cluster_with_an_overdue_job(seed: int) -> None:
+    rng, found = np.random.default_rng(seed), 0
+    points = [drawn(rng, int(rng.integers(0, 9))) for _ in range(150)]
+    for ratio in (0.0, 0.3, 1.0, 3.0):
+        for seen in points:
+            every = _overdue(seen, ratio, np.arange(1))
+            np.testing.assert_array_equal(overdue(seen, ratio), every)
+            found += bool(every.any())
+    assert found > 20
