@@ -198,6 +198,16 @@ class GangNetwork:
         return json.dumps(said, sort_keys=True)
 
 
+def blank_network() -> GangNetwork:
+    """A network for which no action gains anything, of the least size."""
+    one, figures = np.zeros(1), np.zeros(CLUSTER_FIGURES)
+    wide = np.zeros(INPUTS)
+    square = np.zeros((1, 1))
+    return GangNetwork(
+        wide, wide + 1.0, wide[:, None], one, square, one, np.zeros(2), figures, figures, (0.0,) * 5, (0.0, 0.0), {}
+    )
+
+
 @functools.lru_cache(maxsize=64)
 def price_figure(price: float) -> float:
     """A price of waits as an input of the network."""

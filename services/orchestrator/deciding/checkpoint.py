@@ -22,6 +22,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import structlog
 
+from adlro.decide.gang_network import blank_network
 from adlro.decide.planes.choice import Margins, best_of
 from adlro.decide.planes.compiled_network import compiled_forward
 from adlro.decide.planes.fill import PlaneFiller
@@ -259,6 +260,7 @@ def warm() -> None:
     ranges_of([planes]).bring_in(planes)
     best_of(planes, np.zeros(len(planes.pairs), dtype=np.float32), np.zeros(1, dtype=np.float32), Margins())
     compiled_forward()
+    blank_network().try_out()
 
 
 def _decision() -> Observation:
