@@ -75,9 +75,10 @@ class HealthState:
             self._draining = True
             self._announce(before)
 
-    async def wait_for_change(self) -> None:
-        """Returns at the next change."""
-        await self._changed.wait()
+    @property
+    def next_change(self) -> asyncio.Event:
+        """Set at the next change, however late somebody begins to wait for it."""
+        return self._changed
 
     def _announce(self, before: bool) -> None:
         if self.serving != before:
@@ -116,18 +117,16 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no
         known = request.service in self._state.service_names
         last: int | None = None
         while True:
+            draining = self._state.draining
             status = self._status() if known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-            # Read before the answer goes out: a change while it is sent must not be missed.
-            changed = asyncio.ensure_future(self._state.wait_for_change())
-            try:
-                if status != last:
-                    yield health_pb2.HealthCheckResponse(status=status)
-                    last = status
-                if self._state.draining:
-                    return
-                await changed
-            finally:
-                changed.cancel()
+            # Taken before the answer goes out: a change while it is sent must not be missed.
+            changed = self._state.next_change
+            if status != last:
+                yield health_pb2.HealthCheckResponse(status=status)
+                last = status
+            if draining:
+                return
+            await changed.wait()
 
     def _status(self) -> health_pb2.HealthCheckResponse.ServingStatus.ValueType:
         response = health_pb2.HealthCheckResponse

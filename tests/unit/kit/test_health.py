@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -8,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from adlro.kit.channel import open_channel
-from adlro.kit.health import HealthState
+from adlro.kit.health import HealthServicer, HealthState
 from adlro.kit.server import start_server
 from tests.unit.kit.fake_service import FakeService, FakeSettings
 
@@ -74,6 +75,16 @@ async def test_a_health_watch_does_not_hold_up_the_drain():
         async with asyncio.timeout(60):
             await running.stop()
         assert (await watch.read()).status == NOT_SERVING
+
+
+async def test_a_drain_that_begins_while_an_answer_is_sent_is_told_too():
+    state = HealthState(["adlro.v1.JobService"])
+    state.set_serving(True, source="start")
+    watch = HealthServicer(state).Watch(health_pb2.HealthCheckRequest(), cast("Any", None))
+    assert (await anext(watch)).status == SERVING
+    state.drain()  # the answer has not left
+    async with asyncio.timeout(20):
+        assert [each.status async for each in watch] == [NOT_SERVING]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
