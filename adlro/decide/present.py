@@ -85,6 +85,12 @@ def waiting_gangs(observation: Observation) -> Bools:
     return waits
 
 
+def runs_gang(gangs: Gangs, n: int) -> bool:
+    """Whether a job of several GPUs runs on cluster n."""
+    run = np.sort(gangs.gpu_run[n])
+    return bool(((run[1:] == run[:-1]) & (run[1:] >= 0)).any())
+
+
 def of_one_gpu_only(observation: Observation) -> Bools:
     """(N,) whether all is as if there were jobs of one GPU alone: none of several waits, and nothing is reserved.
 

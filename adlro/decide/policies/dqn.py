@@ -20,10 +20,10 @@ import numpy as np
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedySettings
 from adlro.decide.policies.srtf import Srtf
-from adlro.decide.present import waiting_gangs
+from adlro.decide.present import runs_gang, waiting_gangs
 from adlro.errors import AdlroError, InvalidInput, Unsupported
 from adlro.records.decisions import DecisionBasis
-from adlro.state.observation import HOLD, Bools, Floats, Gangs, Ints, Observation, Preemption
+from adlro.state.observation import HOLD, Bools, Floats, Ints, Observation, Preemption
 
 if TYPE_CHECKING:
     from adlro.decide.gang_network import GangNetwork
@@ -208,7 +208,7 @@ class Dqn(Policy):
                 _leave_gangs(observation, judgement, waits=waits)
                 return judgement
         self._weigh_pairs(observation, judgement, with_values=with_values)
-        if gangs is not None and _gang_runs(gangs):
+        if gangs is not None and runs_gang(gangs, 0):
             _fit_best(observation, judgement)
         return judgement
 
@@ -343,12 +343,6 @@ def _leave_gangs(observation: Observation, judgement: Judgement, *, waits: bool)
         if waits
         else "GPUs are kept free for a job; the network has not learned that"
     )
-
-
-def _gang_runs(gangs: Gangs) -> bool:
-    """Whether a job of several GPUs runs, of a single decision."""
-    run = np.sort(gangs.gpu_run[0])
-    return bool(((run[1:] == run[:-1]) & (run[1:] >= 0)).any())
 
 
 def _fit_best(observation: Observation, judgement: Judgement) -> None:

@@ -12,6 +12,7 @@ from adlro.decide.gang_scores import never_short, score_cluster
 from adlro.decide.looked import as_type, looked_at
 from adlro.decide.policies.base import Judgement, Policy
 from adlro.decide.policies.hold_greedy import HoldGreedy, HoldGreedyFixed
+from adlro.decide.present import runs_gang
 from adlro.decide.reservation import outlook_of
 from adlro.errors import InvalidInput
 from adlro.state.observation import Bools, Floats, Gangs, Observation
@@ -152,6 +153,5 @@ def clusters_with_gangs(observation: Observation, gangs: Gangs) -> Bools:
     """(N,) whether a job of several GPUs waits or runs, or some job has a reservation."""
     several: Bools = (gangs.gpu_count > 1).any(axis=1) | (gangs.reserved >= 0)
     for n in np.flatnonzero(~several):
-        run = gangs.gpu_run[n][gangs.gpu_run[n] >= 0]
-        several[n] = len(np.unique(run)) < len(run)
+        several[n] = runs_gang(gangs, int(n))
     return several
