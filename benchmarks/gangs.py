@@ -7,7 +7,7 @@ Every policy sees the same lists, of seeds from FIRST_SEED on; no bound on waits
 part of the rules. The change of a mean against `hold_gang` has a 95 % bootstrap interval over lists, drawn in pairs.
 With exact runtimes the study's figures stand beside, and the difference of the two changes with an interval (`less`).
 
-Four rules are no policies of the project:
+Five rules are no policies of the project:
 
     min_min_now             of all jobs and all sets of idle GPUs, the pair that ends first: on `gangs` it starts what
                             `sjf` starts
@@ -15,6 +15,7 @@ Four rules are no policies of the project:
                             whose set is idle the one that ends first starts; nothing is kept free for the others
     hold_gang_unreserved    `hold_gang` without reservations
     hold_gang_no_queue      `hold_gang` for which the queue does not count: neither its depth nor its work
+    hold_gang_doubtful      `hold_gang` that reserves later where durations are uncertain; here none is told to be
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ KERNEL = {
     AGAINST: ONE_SETTING,
     "hold_gang_unreserved": dataclasses.replace(ONE_SETTING, rho=math.inf),
     "hold_gang_no_queue": ONE_SETTING.without_queue(),
+    "hold_gang_doubtful": dataclasses.replace(ONE_SETTING, doubt=0.5),
 }
 """Settings of `hold_gang`, which are played in the kernel."""
 

@@ -2,16 +2,18 @@
 
     python -m benchmarks.learned_gangs run FOLDER [--lists N] [--cells NAME,...] [--checkpoint FILE] [--rules R,...]
                                           [--seed N]
-    python -m benchmarks.learned_gangs show FOLDER [--rules R,...]
+    python -m benchmarks.learned_gangs show FOLDER [--rules R,...] [--policy NAME]
 
 A cell is SCENARIO:LOAD or SCENARIO:LOAD:RUNTIME, such as gangs:0.9:noise:0.5. The load 0 stands for 1,000 jobs that all
 come at once, and preemptive@0.25 for that scenario with a quarter of the jobs that may be stopped. `run` evaluates each
 policy in each cell that the folder does not hold yet. Lists are those of `adlro evaluate --seed 21`, which neither the
 training nor the choice of margins and prices draws (that had --seed 31); larger clusters have fewer lists. All policies
-have the same limit on waits. `--rules srtf` compares with the rule that makes the stops in `preemptive` cells.
+have the same limit on waits. `--rules srtf` compares with the rule that makes the stops in `preemptive` cells; settings
+of `hold_gang` that benchmarks/gangs.py has, such as hold_gang_doubtful, are rules, too.
 
-`show` prints Markdown: changes of means over lists with 95 % bootstrap intervals over the lists (paired), and which
-shares of the learned policy's decisions were its base's, were made by the limit on waits, and by the fallback.
+`show` prints Markdown for the learned policy, or one of the rules: changes of means over lists with 95 % bootstrap
+intervals over the lists (paired), and which shares of its decisions were made by the limit on waits, and by the
+fallback.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import numpy as np
 from adlro.decide.policies import Policy
 from adlro.decide.policies.bounded_wait import DEFAULT_RATIO
 from adlro.decide.policies.dqn import Dqn
+from adlro.decide.policies.hold_gang import HoldGang
 from adlro.lab.evaluate import Request, evaluate
 from adlro.lab.evaluate.cases import build_cases
 from adlro.lab.evaluate.measure import METRICS
@@ -36,6 +39,7 @@ from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE
 from adlro.state.observation import Floats
 from adlro.workload.scenario import Scenario, load_scenario
+from benchmarks.gangs import KERNEL
 from benchmarks.measuring import machine
 from benchmarks.paper_claims import markdown
 
@@ -72,7 +76,9 @@ def run_cell(
         path = folder / f"{cell.replace(':', '_')}.{name}.npz"
         if path.exists():
             continue
-        own: dict[str, Policy] = {"own_dqn": Dqn(checkpoint)} if name == "dqn" else {}
+        own: dict[str, Policy] = {}
+        if name == "dqn" or name in KERNEL.keys() - {BASE}:
+            own = {f"own_{name}": Dqn(checkpoint) if name == "dqn" else HoldGang(KERNEL[name])}
         chosen = {"own": own} if own else {"policies": (name,)}
         count, begin_s = min(lists, FEWER.get(scenario, lists)), time.process_time()
         asked = Request(**chosen, **request, lists=count, seed=seed, wait_ratio=DEFAULT_RATIO)  # type: ignore[arg-type]
@@ -85,7 +91,7 @@ def run_cell(
                 for case in cases
             ]
         found = evaluate(asked, processes=1, time_decisions=False, prepared=(cases, notes)).figures[
-            "own_dqn" if own else name, 0
+            f"own_{name}" if own else name, 0
         ]
         np.savez(path, metrics=found.metrics, basis_counts=found.basis_counts)
         mean_s = float(found.metrics[:, METRICS.index("mean_jct_s")].mean())
@@ -97,24 +103,25 @@ def all_at_once(scenario: Scenario) -> Scenario:
     return dataclasses.replace(scenario, arrivals=load_scenario("batch").arrivals)
 
 
-def show(folder: Path, rules: Sequence[str] = ()) -> str:
+def show(folder: Path, rules: Sequence[str] = (), policy: str = "dqn") -> str:
     """The table.
 
     Args:
         rules: with these alone it compares; empty: with all that there are.
+        policy: whose changes are shown.
     """
     rows = []
     about = json.loads((folder / "machine.json").read_text())
     for cell in [*CELLS, *(each for each in about["cells"] if each not in CELLS)]:
         start = cell.replace(":", "_")
-        if not (folder / f"{start}.dqn.npz").exists():
+        if not (folder / f"{start}.{policy}.npz").exists():
             continue
-        with np.load(folder / f"{start}.dqn.npz") as found:
+        with np.load(folder / f"{start}.{policy}.npz") as found:
             ours, counts = found["metrics"], found["basis_counts"]
         for path in sorted(folder.glob(f"{start}.*.npz"), key=lambda path: (f".{BASE}." not in path.name, path.name)):
             rule = path.stem.removeprefix(f"{start}.")
             of_another_load = "." in rule  # gangs_0.6.dqn begins as gangs_0 does
-            if rule == "dqn" or of_another_load or (rules and rule not in rules):
+            if rule in (policy, "dqn") or of_another_load or (rules and rule not in rules):
                 continue
             with np.load(path) as found:
                 theirs = found["metrics"]
@@ -160,10 +167,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--rules", default="", help="further policies to compare with; of show: only these")
+    parser.add_argument("--policy", default="dqn", help="of show: whose changes")
     asked = parser.parse_args(arguments)
     rules = [name for name in asked.rules.split(",") if name]
     if asked.what == "show":
-        print(show(asked.folder, rules))
+        print(show(asked.folder, rules, asked.policy))
         return
     cells = asked.cells.split(",")
     for cell in cells:

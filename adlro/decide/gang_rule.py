@@ -39,8 +39,9 @@ equally fast on several models counts for the first. A GPU that is five times sl
 stay idle beside any queue.
 
 A candidate is also refused where it would delay the reserved job (adlro/decide/reservation.py). Which job that is,
-adlro/decide/gang_scores.py says: one that has waited longer than rho max(1, defer r) times b, since in a deep queue all
-have waited long. Once it fits on its set, it starts before all others.
+adlro/decide/gang_scores.py says: one that has waited longer than rho max(1, defer r) times b exp(doubt s^2). In a deep
+queue all have waited long; doubt is for a job of uncertain length (with 1/2 the mean counts, of which b is the median).
+Once it fits on its set, it starts before all others.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class GangRule(NamedTuple):
     depth: float
     defer: float
     alpha_deep: float
+    doubt: float
 
 
 class Surroundings(NamedTuple):
@@ -376,6 +378,20 @@ def may_take_s(gpu_count: int, best_s: float, spread: float) -> float:
         return gpu_count * best_s
     off = min(spread, MOST_SPREAD)
     return float(gpu_count * best_s * exp(1.5 * off * off))
+
+
+@compiled_part
+def waited_ratio(rule: GangRule, wait_s: float, best_s: float, spread: float) -> float:
+    """How many times its duration a job has waited, as a reservation counts it.
+
+    Args:
+        best_s: its shortest expected duration.
+        spread: the uncertainty of this, a standard deviation of the logarithm.
+    """
+    if spread == 0.0 or rule.doubt == 0.0:
+        return wait_s / best_s
+    off = min(spread, MOST_SPREAD)
+    return float(wait_s / (best_s * exp(rule.doubt * off * off)))
 
 
 @compiled_part

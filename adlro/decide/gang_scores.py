@@ -33,6 +33,7 @@ from adlro.decide.gang_rule import (
     is_too_long,
     look_at_depth,
     unused_share,
+    waited_ratio,
 )
 from adlro.decide.looked import ALONE, CHOOSES, Looked, as_type, is_picky
 from adlro.decide.reservation import MODEL, SPREAD, keep_whole, may_start, reserve
@@ -282,7 +283,10 @@ def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, ga
     if (
         reserved >= 0
         and looked.job_waiting[n, reserved]
-        and (rule.drain == 0.0 or _waited_ratio(surroundings, looked, gangs, n, reserved) > surroundings.at_depth[2])
+        and (
+            rule.drain == 0.0
+            or _waited_ratio(rule, surroundings, looked, gangs, n, reserved) > surroundings.at_depth[2]
+        )
         and reserve_for_job(surroundings, looked, gangs, n, reserved) < np.inf
     ):
         return int(reserved)
@@ -295,7 +299,7 @@ def _reserved_job(rule: GangRule, surroundings: Surroundings, looked: Looked, ga
                 and looked.job_waiting[n, job]
                 and looked.table.first[n, job] == looked.table.first[n, job + 1]
             ):
-                ratio = _waited_ratio(surroundings, looked, gangs, n, job)
+                ratio = _waited_ratio(rule, surroundings, looked, gangs, n, job)
                 # Of jobs that have waited equally long, the next one: the one before may find too few GPUs present.
                 if most < ratio and (ratio < below or (ratio == below and job > after)):
                     found, most = job, ratio
@@ -315,10 +319,10 @@ def _shortest_s(surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int
 
 
 @compiled_part
-def _waited_ratio(surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int, job: int) -> float:
-    """How many times its shortest duration a job has waited."""
+def _waited_ratio(rule: GangRule, surroundings: Surroundings, looked: Looked, gangs: Gangs, n: int, job: int) -> float:
+    """How many times its duration a job has waited."""
     best_s = _shortest_s(surroundings, looked, gangs, n, job)
-    return float((looked.time_s[n] - looked.job_submit_s[n, job]) / best_s)
+    return waited_ratio(rule, looked.time_s[n] - looked.job_submit_s[n, job], best_s, looked.job_spread[n, job])
 
 
 @compiled_part

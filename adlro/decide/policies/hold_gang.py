@@ -41,6 +41,7 @@ class HoldGangSettings:
         defer: in a queue deeper than 1 / defer a reservation comes later, by the depth times this; 0: never later.
         alpha_deep: in place of alpha in a queue of `depth`; before that between the two, by the square of the depth; 0:
             alpha in any queue.
+        doubt: with s the uncertainty of its duration, a job gets a reservation later, by exp(doubt s^2); 0: not later.
     """
 
     alpha: float
@@ -57,6 +58,7 @@ class HoldGangSettings:
     depth: float = 0.0
     defer: float = 0.0
     alpha_deep: float = 0.0
+    doubt: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

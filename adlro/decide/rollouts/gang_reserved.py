@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.gang_rule import fastest_model
+from adlro.decide.gang_rule import fastest_model, waited_ratio
 from adlro.decide.reservation import MODEL, SPREAD, reserve
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.gang_look import fill_durations, fill_plain_durations, look_ahead
@@ -96,8 +96,8 @@ def reserved_job(
     """The job that has the reservation, or gets it now, worked out into `kept`; -1: none."""
     reserved, number = course.reserved_job[n], course.list_of[n]
     if reserved >= 0 and base.rule.drain > 0.0:
-        best_s = shortest_s(hardware, machines, jobs, course, n, reserved, is_plain, base)
-        if not (machines.time_s[n] - jobs.submit_s[number, reserved]) / best_s > base.surroundings.at_depth[2]:
+        ratio = _waited_ratio(hardware, machines, jobs, course, n, reserved, is_plain, base)
+        if not ratio > base.surroundings.at_depth[2]:
             reserved = -1
     if reserved >= 0 and _reserve(hardware, machines, jobs, course, n, reserved, is_plain, base) < np.inf:
         return int(reserved)
@@ -107,8 +107,7 @@ def reserved_job(
         for i in range(course.waiting_count[n]):
             job = course.waiting[n, i]
             if jobs.gpu_count[number, job] > 1:
-                best_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
-                ratio = (machines.time_s[n] - jobs.submit_s[number, job]) / best_s
+                ratio = _waited_ratio(hardware, machines, jobs, course, n, job, is_plain, base)
                 if (
                     most < ratio
                     and (ratio < below or (ratio == below and i > after))
@@ -141,6 +140,24 @@ def shortest_s(
     best_s = fill_durations(hardware, machines, jobs, course, n, job, base)
     base.best_model[job] = fastest_model(base.surroundings, best_s)
     return best_s
+
+
+@compiled_part
+def _waited_ratio(
+    hardware: Hardware,
+    machines: Machines,
+    jobs: JobArrays,
+    course: Course,
+    n: int,
+    job: int,
+    is_plain: bool,
+    base: GangBase,
+) -> float:
+    """How many times its duration a job has waited."""
+    number = course.list_of[n]
+    best_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
+    wait_s = machines.time_s[n] - jobs.submit_s[number, job]
+    return waited_ratio(base.rule, wait_s, best_s, jobs.expected_spread[number, job])
 
 
 @compiled_part

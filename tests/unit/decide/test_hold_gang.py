@@ -77,6 +77,7 @@ def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed:
         depth=float(rng.choice([0.0, 0.5, 4.0])),
         defer=float(rng.choice([0.0, 1.0, 4.0])),
         alpha_deep=float(rng.choice([0.0, 0.5, 9.0])),
+        doubt=float(rng.choice([0.0, 0.5, 2.0])),
     )
     jobs = jobs._replace(expected_spread=rng.choice([0.0, 0.5, 2.0], size=jobs.expected_spread.shape))
     made = BatchSimulator(there, jobs, gpu_changes=[changes])
@@ -150,6 +151,19 @@ def test_gpus_are_kept_for_a_gang_that_waits_long_but_not_from_what_ends_in_time
     assert chosen(made, policy()) == (0, [0, 1, 2, 3], 0)
     begin(made, 0, 0, 1, 2, 3)
     assert made.observe().gangs is None
+
+
+@pytest.mark.parametrize(("spread", "reserved"), [(0.0, 0), (0.4, 0), (0.5, -1), (1.0, -1)])
+def test_gpus_are_kept_later_for_a_gang_whose_duration_is_uncertain(spread: float, reserved: int):
+    # At 12 s it has waited 11 times its second. With an uncertainty of 0.4 the mean is 1.083 s, with 0.5 it is 1.133 s.
+    jobs = [job(1, work_s=40.0), job(4, 1.0, work_s=1.0), job(1, 12.0, work_s=50.0)]
+    there = cluster((V100, 4))
+    packed = pack_jobs([jobs], there)
+    made = BatchSimulator(there, packed._replace(expected_spread=np.full_like(packed.expected_spread, spread)))
+    begin(made, 0, 0)
+    assert made.time_s[0] == 12.0
+    assert chosen(made, policy(dataclasses.replace(ONE_SETTING, doubt=0.5)))[2] == reserved
+    assert chosen(made, policy())[2] == 0
 
 
 @pytest.mark.parametrize(
