@@ -49,6 +49,7 @@ class GangSampling:
         ahead: arrivals in each future on 16 GPUs; on more they grow as the root of the GPUs' number, up to three times.
         random_share: share of these decisions that continue with a random action.
         improved_share: share that continue with the action of the highest gain, if that exceeds two standard errors.
+        doubt: of the `hold_gang` in these worlds and futures.
     """
 
     lists: int = 24
@@ -59,6 +60,7 @@ class GangSampling:
     ahead: int = 20
     random_share: float = 0.1
     improved_share: float = 0.5
+    doubt: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,9 @@ def collect_gangs(
     models, longest = len(simulator.gpu_models), jobs.submit_s.shape[1]
     ahead = round(sampling.ahead * min(max(float(np.sqrt(hardware.gpu_model.shape[1] / 16.0)), 1.0), 3.0))
     room = room_for_gangs(hardware, longest, models, jobs.widest, ahead)
-    base = gang_base(ONE_SETTING, room.hardware, room.jobs)
-    finder, policy = GangActionFinder(ONE_SETTING.rule()), HoldGang()
+    setting = dataclasses.replace(ONE_SETTING, doubt=sampling.doubt)
+    base = gang_base(setting, room.hardware, room.jobs)
+    finder, policy = GangActionFinder(setting.rule()), HoldGang(setting)
     policy.wait_ratio = np.inf
     costs = np.zeros((2, ACTIONS_AT_MOST, sampling.futures))
     chance = rng.spawn(1)[0]

@@ -2,10 +2,15 @@
 
     python -m adlro.lab.learn.gang_training FOLDER [--onto MODEL.onnx] [--worlds N] [--further N] [--seed N]
                                             [--network-seed N] [--epochs N] [--wait-prices KNOWN,UNKNOWN]
+                                            [--keep SHARE] [--doubt D] [--processes N]
 
-1. N worlds under `hold_gang` (adlro/lab/learn/gang_states.py), a file each; a run continues after the last file.
+1. N worlds under `hold_gang` (adlro/lab/learn/gang_states.py), a file each; a run continues after the last file. With
+   `--doubt` that is a rule which reserves later where durations are uncertain.
 2. A network is trained on them. If further worlds are asked for, it decides in them, and is trained again, on all.
 3. FOLDER/gangs.onnx is the model with it: MODEL, by default the shipped one, keeps what it has for jobs of one GPU.
+
+With `--keep` the training begins with the weights of MODEL's network, and the result is the mean of the weights before
+and after it: that forgets less where the new worlds have little to say (Wortsman et al. 2022, robust fine-tuning).
 
 A gain weighs by its certainty, and counts as GAIN_AT_MOST at most: few states with a great gain would rule the rest.
 Each decision has another price of waits in each epoch, which is an input: the network learns all of them.
@@ -16,8 +21,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +35,7 @@ from numpy.typing import NDArray
 
 from adlro.decide.gang_actions import BASE, CLUSTER_FIGURES, DOUBT, GangActions
 from adlro.decide.gang_network import INPUTS, KEY, MOST_DEVIATIONS, PRICE_SCALE, GangNetwork
+from adlro.decide.planes.model import OnnxModel
 from adlro.decide.policies.dqn import SHIPPED
 from adlro.errors import InvalidInput
 from adlro.lab.learn.export import write_whole
@@ -167,6 +176,28 @@ def train(
     return best
 
 
+def mean_of(before: GangNetwork, after: GangNetwork, keep: float) -> GangNetwork:
+    """The mean of the weights of a network before and after a training; all else is as before it.
+
+    Args:
+        keep: the share of the weights before.
+    """
+
+    def mean(name: str) -> Floats:
+        found: Floats = keep * getattr(before, name) + (1.0 - keep) * getattr(after, name)
+        return found
+
+    return dataclasses.replace(
+        before,
+        first=mean("first"),
+        first_bias=mean("first_bias"),
+        second=mean("second"),
+        second_bias=mean("second_bias"),
+        last=mean("last"),
+        training=after.training | {"kept": keep},
+    )
+
+
 def _network_of(
     network: torch.nn.Sequential,
     mean: Floats,
@@ -242,8 +273,12 @@ def mean_gain(network: GangNetwork, states: Sequence[GangStates]) -> tuple[float
 
 
 def act_of(network: GangNetwork) -> ActGangs:
-    """A network's choices."""
-    return lambda actions: network.choose(actions, network.gains(actions))
+    """A network's choices; can be sent to another process."""
+    return functools.partial(_choose, network)
+
+
+def _choose(network: GangNetwork, actions: GangActions) -> int:
+    return network.choose(actions, network.gains(actions))
 
 
 def with_gangs(model: bytes, network: GangNetwork) -> bytes:
@@ -267,6 +302,9 @@ class GangTraining:
         start: whose weights each training begins with; None: new ones.
         sampling: the size of the sampling; None: the usual one.
         network_seed: of the networks.
+        processes: that run worlds; the files are the same whatever their number.
+        keep: with a start, the share of its weights in the result, which is the network after the last epoch otherwise;
+            None: of the networks after each epoch and the start, held-out worlds choose.
     """
 
     def __init__(
@@ -279,22 +317,31 @@ class GangTraining:
         start: GangNetwork | None = None,
         sampling: GangSampling | None = None,
         network_seed: int | None = None,
+        processes: int = 1,
+        keep: float | None = None,
     ) -> None:
         self._folder, self._seed, self._epochs = folder, seed, epochs
         self._network_seed = seed if network_seed is None else network_seed
         self._say, self._draw, self._start = say, draw, start
         self._sampling = GangSampling() if sampling is None else sampling
+        self._processes, self._keep = processes, keep
 
     def collect(self, first: int, count: int, act: ActGangs | None) -> list[Path]:
         """The files of `count` worlds from number `first` on, in which `act` decides; None: `hold_gang`."""
-        found = []
-        for number in range(first, first + count):
-            path = self._folder / f"{number:05d}.npz"
-            if not path.exists():
-                world, states = collect_gang_world(path, self._seed, number, self._sampling, act, self._draw)
-                self._say(f"{number}: {world.text}: {len(states.count)} decisions")
-            found.append(path)
-        return found
+        paths = {number: _file_of(self._folder, number) for number in range(first, first + count)}
+        missing = [number for number, path in paths.items() if not path.exists()]
+        make = functools.partial(_collect, self._folder, self._seed, self._sampling, act, self._draw)
+        if self._processes == 1 or len(missing) < 2:
+            self._tell(map(make, missing))
+        else:
+            # Not by a fork: torch has threads of its own once a network was trained.
+            with ProcessPoolExecutor(self._processes, multiprocessing.get_context("spawn")) as pool:
+                self._tell(pool.map(make, missing))
+        return list(paths.values())
+
+    def _tell(self, made: Iterable[str]) -> None:
+        for said in made:
+            self._say(said)
 
     def learn(self, paths: Sequence[Path]) -> GangNetwork:
         """A network of some worlds; one in ten is held out.
@@ -307,11 +354,26 @@ class GangTraining:
         if not any(len(each.count) for each in states):
             raise InvalidInput("worlds: no decision of these worlds was sampled; more worlds have some", field="worlds")
         of_others = [load_gang_states(path) for path in held]
-        network = train(states, seed=self._network_seed, epochs=self._epochs, start=self._start, held_out=of_others)
+        choose_by = of_others if self._keep is None else ()
+        network = train(states, seed=self._network_seed, epochs=self._epochs, start=self._start, held_out=choose_by)
+        if self._start is not None and self._keep is not None:
+            network = mean_of(self._start, network, self._keep)
         gain, others = mean_gain(network, of_others)
         decisions = sum(len(each.count) for each in states)
         self._say(f"{decisions} decisions: gain {gain:.4f} a decision held out, {100 * others:.1f} % differ")
         return network
+
+
+def _collect(
+    folder: Path, seed: int, sampling: GangSampling, act: ActGangs | None, draw: DrawWorld, number: int
+) -> str:
+    """Makes a world's file; returns what it is."""
+    world, states = collect_gang_world(_file_of(folder, number), seed, number, sampling, act, draw)
+    return f"{number}: {world.text}: {len(states.count)} decisions"
+
+
+def _file_of(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.npz"
 
 
 def _say(text: str) -> None:
@@ -330,13 +392,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--network-seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--wait-prices", default=",".join(map(str, WAIT_PRICES)))
+    parser.add_argument("--keep", type=float, metavar="SHARE")
+    parser.add_argument("--doubt", type=float, default=0.0)
+    parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args(arguments)
-    for name, least in (("worlds", 1), ("further", 0), ("seed", 0), ("network_seed", 0), ("epochs", 1)):
+    from_zero = ("further", "seed", "network_seed")
+    for name, least in (*((each, 0) for each in from_zero), ("worlds", 1), ("epochs", 1), ("processes", 1)):
         if getattr(asked, name) < least:
             option = name.replace("_", "-")
             raise InvalidInput(f"--{option} must be at least {least}, not {getattr(asked, name)}", field=name)
     if not asked.onto.is_file():
         raise InvalidInput(f"--onto: {asked.onto}: no such file; leave it out for the shipped model", field="onto")
+    if not 0.0 <= asked.doubt < np.inf:
+        raise InvalidInput(f"--doubt must be a number from 0, not {asked.doubt:g}", field="doubt")
+    if asked.keep is not None and not 0.0 <= asked.keep < 1.0:
+        raise InvalidInput(f"--keep must be from 0 to below 1, not {asked.keep:g}", field="keep")
+    start = None if asked.keep is None else OnnxModel(asked.onto).gangs
+    if start is None and asked.keep is not None:
+        raise InvalidInput(
+            f"--keep: {asked.onto} has no network for jobs of several GPUs; leave --keep out", field="keep"
+        )
 
     try:
         known, unknown = map(float, asked.wait_prices.split(","))
@@ -347,7 +422,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prices = known, unknown
     if not all(0.0 <= price <= DEAREST for price in prices):
         raise InvalidInput(f"--wait-prices must be from 0 to {DEAREST:g}", field="wait_prices")
-    training = GangTraining(asked.folder / "states", asked.seed, asked.epochs, _say, network_seed=asked.network_seed)
+    training = GangTraining(
+        asked.folder / "states",
+        asked.seed,
+        asked.epochs,
+        _say,
+        network_seed=asked.network_seed,
+        sampling=GangSampling(doubt=asked.doubt),
+        processes=asked.processes,
+        start=start,
+        keep=asked.keep,
+    )
     paths = training.collect(0, asked.worlds, None)
     network = dataclasses.replace(training.learn(paths), wait_prices=prices)
     if asked.further:

@@ -57,12 +57,14 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
     changed = False
     if rng.random() < 0.1:
         scenario, groups = of_one_application(scenario, rng)
-    elif rng.random() < 0.3:
+    elif rng.random() < 0.45:
         scenario = dataclasses.replace(scenario, sigma_group=scenario.sigma_group * (0.5 + rng.random()))
+        if rng.random() < 0.6:
+            scenario = _with_a_mix(rng, scenario)
         groups = draw_groups(scenario, rng)
-    if rng.random() < 0.4:
+    if rng.random() < 0.45:
         cluster, changed = _draw_cluster(rng, scenario.cluster), True
-    if rng.random() < 0.3:
+    if rng.random() < 0.45:
         scenario, changed = _with_sizes(rng, scenario, sum(1 for _ in cluster.gpus())), True
     if changed or groups is not None:
         scenario = scenario_on(scenario, cluster, groups=groups)
@@ -96,8 +98,15 @@ def _with_a_course(rng: np.random.Generator, scenario: Scenario, length_s: float
     return dataclasses.replace(scenario, arrivals=Surges(kind, factor, 0.5 * every_s, 0.2 * every_s, every_s))
 
 
+def _with_a_mix(rng: np.random.Generator, scenario: Scenario) -> Scenario:
+    """Other shares of the job types."""
+    shares = rng.dirichlet(np.ones(len(scenario.mix)))
+    mix = {job_type: float(share) for job_type, share in zip(scenario.mix, shares, strict=True)}
+    return dataclasses.replace(scenario, mix=mix, groups=())
+
+
 def _draw_runtime(rng: np.random.Generator) -> str:
-    kind = str(rng.choice(["true", "noise", "group", "type", "none"], p=(0.45, 0.2, 0.17, 0.13, 0.05)))
+    kind = str(rng.choice(["true", "noise", "group", "type", "none"], p=(0.4, 0.18, 0.17, 0.15, 0.1)))
     return f"noise:{0.1 + 0.9 * rng.random():.2f}" if kind == "noise" else kind
 
 
@@ -105,7 +114,7 @@ def _with_sizes(rng: np.random.Generator, scenario: Scenario, gpus: int) -> Scen
     """Other shares of the sizes, of which some are missing; the larger ones may have more work."""
     sizes = [1, *(size for size in (2, 3, 4, 6, 8, 16) if size <= gpus // 2 and rng.random() < 0.6)]
     share = rng.dirichlet(np.full(len(sizes), 0.7))
-    grows = float(rng.choice([0.0, 0.0, 0.4, 0.8]))
+    grows = float(rng.choice([0.0, 0.0, 0.5, 1.0]))
     found = tuple(
         GangSize(size, float(each), power(size, grows)) for size, each in zip(sizes, share, strict=True) if each > 1e-3
     )
@@ -121,7 +130,7 @@ def _draw_cluster(rng: np.random.Generator, like: Cluster) -> Cluster:
     if rng.random() < 0.2:
         kinds = [kinds[int(rng.integers(len(kinds)))]]
     slots = int(rng.choice([2, 4, 8], p=(0.1, 0.6, 0.3)))
-    sizes, chances = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64), (0.06, 0.1, 0.14, 0.19, 0.17, 0.13, 0.1, 0.06, 0.03, 0.02)
+    sizes, chances = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64), (0.05, 0.09, 0.13, 0.18, 0.16, 0.13, 0.1, 0.07, 0.05, 0.04)
     nodes = min(int(rng.choice(sizes, p=chances)), MOST_GPUS // slots)
     chosen = np.sort(rng.choice(len(kinds), size=nodes, p=rng.dirichlet(np.full(len(kinds), 2.0))))
     return Cluster("drawn", tuple(_node(kinds[int(kind)], number, slots) for number, kind in enumerate(chosen)))

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 pytest.importorskip("torch")
 
+import onnx
+
 from adlro.decide.gang_actions import ACTIONS_AT_MOST, GangActionFinder
+from adlro.decide.gang_network import KEY, blank_network
 from adlro.decide.planes.model import OnnxModel
 from adlro.decide.policies.dqn import SHIPPED, Dqn
 from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
@@ -20,7 +23,7 @@ from adlro.decide.rollouts.gang_futures import room_for_gangs
 from adlro.errors import InvalidInput
 from adlro.lab.learn.gang_sampling import AskedActions, room_for_gains, sample_gangs
 from adlro.lab.learn.gang_states import GangSampling, GangStates, collect_gang_world, load_gang_states, wanted_decisions
-from adlro.lab.learn.gang_training import main, mean_gain, price_of_figure, train, with_gangs
+from adlro.lab.learn.gang_training import GangTraining, act_of, main, mean_gain, price_of_figure, train, with_gangs
 from adlro.lab.learn.gang_worlds import draw_gang_world
 from adlro.lab.learn.sampling import FutureDraws
 from adlro.lab.learn.worlds import world_of
@@ -130,6 +133,18 @@ def test_states_repeat_and_come_back_from_their_file(tmp_path: Path) -> None:
     assert np.isfinite(first.gain).all()
 
 
+def test_two_processes_make_the_same_files_as_one(tmp_path: Path) -> None:
+    said: list[str] = []
+    for processes in (1, 2):
+        network = act_of(blank_network())
+        training = GangTraining(tmp_path / str(processes), 1, 1, said.append, sampling=SMALL, processes=processes)
+        paths = training.collect(2, 2, network)
+        assert [path.name for path in paths] == ["00002.npz", "00003.npz"]
+    assert said[:2] == said[2:]
+    for path in paths:
+        assert path.read_bytes() == (tmp_path / "1" / path.name).read_bytes()
+
+
 def test_a_network_learns_what_gains() -> None:
     rng = np.random.default_rng(0)
     states = collect_like(rng)
@@ -229,7 +244,7 @@ def test_the_stated_uncertainty_is_the_true_one_times_a_factor() -> None:
 def test_worlds_differ_in_size_and_speeds_and_in_what_is_known() -> None:
     worlds = [draw_gang_world(np.random.default_rng(seed), lists=2, jobs=20) for seed in range(60)]
     gpus = [sum(1 for _ in world.cluster.gpus()) for world in worlds]
-    assert min(gpus) <= 8
+    assert min(gpus) <= 12
     assert max(gpus) >= 128
     assert sum("sped up" in world.text for world in worlds) > 15
     assert {kind for kind in WRONG_GUESSES for world in worlds if f" {kind}" in world.text} == set(WRONG_GUESSES)
@@ -244,6 +259,9 @@ def test_worlds_differ_in_size_and_speeds_and_in_what_is_known() -> None:
         (["--onto", "nowhere.onnx"], "no such file"),
         (["--wait-prices", "0.05"], "--wait-prices must be two numbers"),
         (["--wait-prices", "0.05,20"], "--wait-prices must be from 0 to 10"),
+        (["--keep", "1"], "--keep must be from 0 to below 1, not 1"),
+        (["--processes", "0"], "--processes must be at least 1"),
+        (["--doubt", "-1"], "--doubt must be a number from 0, not -1"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_collected(tmp_path: Path, arguments: list[str], told: str) -> None:
@@ -256,7 +274,7 @@ def test_the_command_makes_a_model_that_keeps_the_network_for_jobs_of_one_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adlro.lab.learn.gang_training.GangSampling", lambda **_: SMALL)
-    arguments = [str(tmp_path), "--worlds", "10", "--further", "1", "--epochs", "2"]
+    arguments = [str(tmp_path), "--worlds", "10", "--further", "1", "--epochs", "2", "--processes", "1"]
     main(arguments)
     said = capsys.readouterr().out
     assert said.count("decisions: gain") == 2
@@ -270,3 +288,33 @@ def test_the_command_makes_a_model_that_keeps_the_network_for_jobs_of_one_gpu(
     assert "GPUs backlog" not in capsys.readouterr().out
     assert path.read_bytes() == before
     assert with_gangs(before, model.gangs) == before
+
+
+def test_it_keeps_a_share_of_the_weights_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adlro.lab.learn.gang_training.GangSampling", lambda **_: SMALL)
+    monkeypatch.setattr("adlro.lab.learn.gang_training._say", lambda _: None)
+    networks = []
+    for keep in ("0", "0.75"):
+        main([str(tmp_path), "--worlds", "1", "--epochs", "1", "--keep", keep])
+        networks.append(OnnxModel(tmp_path / "gangs.onnx").gangs)
+    before, after, mean = OnnxModel(SHIPPED).gangs, *networks
+    assert before is not None
+    assert after is not None
+    assert mean is not None
+    for name in ("first", "first_bias", "second", "second_bias", "last"):
+        weights = getattr(before, name)
+        assert (getattr(after, name) != weights).any()
+        np.testing.assert_allclose(getattr(mean, name), 0.75 * weights + 0.25 * getattr(after, name), rtol=0, atol=1e-6)
+    for name in ("mean", "scale", "lowest", "highest"):
+        np.testing.assert_array_equal(getattr(mean, name), getattr(before, name))
+    assert mean.training["kept"] == 0.75
+
+
+def test_what_has_no_network_for_jobs_of_several_gpus_has_none_to_keep(tmp_path: Path) -> None:
+    model = onnx.load(SHIPPED)
+    kept = {each.key: each.value for each in model.metadata_props if each.key != KEY}
+    onnx.helper.set_model_props(model, kept)
+    onnx.save(model, tmp_path / "one.onnx")
+    with pytest.raises(InvalidInput, match="has no network for jobs of several GPUs; leave --keep out"):
+        main([str(tmp_path / "folder"), "--onto", str(tmp_path / "one.onnx"), "--keep", "0.5"])
+    assert not (tmp_path / "folder").exists()
