@@ -53,6 +53,7 @@ CELLS = (
     *(f"gangs_philly:{load}" for load in (0.6, 0.9, 1.1)),
     *(f"gangs_heavy:{load}" for load in (0.6, 0.9)),
     *(f"gangs:{load}:{runtime}" for runtime in ("noise:0.5", "group", "type", "none") for load in (0.6, 0.9, 1.1)),
+    "gangs_philly:0.9:type",
     *("gangs_64:0.6", "gangs_64:0.9", "gangs_64:1.1", "gangs_philly_64:1.1"),
     *(f"gangs_256:{load}" for load in (0.6, 0.9, 1.1)),
     *(f"preemptive:{load}" for load in (0.6, 0.9, 1.1)),
