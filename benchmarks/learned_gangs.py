@@ -78,8 +78,10 @@ def run_cell(
         if path.exists():
             continue
         own: dict[str, Policy] = {}
-        if name == "dqn" or name in KERNEL.keys() - {BASE}:
-            own = {f"own_{name}": Dqn(checkpoint) if name == "dqn" else HoldGang(KERNEL[name])}
+        if name == "dqn":
+            own["own_dqn"] = Dqn(checkpoint)
+        elif name in KERNEL and name != BASE:
+            own[f"own_{name}"] = HoldGang(KERNEL[name])
         chosen = {"own": own} if own else {"policies": (name,)}
         count, begin_s = min(lists, FEWER.get(scenario, lists)), time.process_time()
         asked = Request(**chosen, **request, lists=count, seed=seed, wait_ratio=DEFAULT_RATIO)  # type: ignore[arg-type]

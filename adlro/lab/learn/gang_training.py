@@ -14,7 +14,8 @@ and after it: that forgets less where the new worlds have little to say (Wortsma
 
 A gain weighs by its certainty, and counts as GAIN_AT_MOST at most: few states with a great gain would rule the rest.
 Each decision has another price of waits in each epoch, which is an input: the network learns all of them.
-One in ten worlds is held out: for the curve, and, where a training begins with weights, to choose epoch and margin.
+One in ten worlds is held out: for the curve, and, where a training begins with weights and keeps no share of them, to
+choose epoch and margin.
 """
 
 from __future__ import annotations

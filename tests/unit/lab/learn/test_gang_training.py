@@ -244,7 +244,9 @@ def test_the_stated_uncertainty_is_the_true_one_times_a_factor() -> None:
 def test_worlds_differ_in_size_and_speeds_and_in_what_is_known() -> None:
     worlds = [draw_gang_world(np.random.default_rng(seed), lists=2, jobs=20) for seed in range(60)]
     gpus = [sum(1 for _ in world.cluster.gpus()) for world in worlds]
-    assert min(gpus) <= 12
+    # One in 25 is that small: among 60 there may be none.
+    more = (draw_gang_world(np.random.default_rng(seed), lists=1, jobs=2).cluster for seed in range(100, 300))
+    assert any(sum(1 for _ in cluster.gpus()) <= 8 for cluster in more)
     assert max(gpus) >= 128
     assert sum("sped up" in world.text for world in worlds) > 15
     assert {kind for kind in WRONG_GUESSES for world in worlds if f" {kind}" in world.text} == set(WRONG_GUESSES)
