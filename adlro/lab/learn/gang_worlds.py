@@ -13,6 +13,7 @@ import numpy as np
 
 from adlro.errors import InvalidInput
 from adlro.lab.learn.worlds import World, draw_speedup, draw_stated, draw_wrong, of_one_application, world_of
+from adlro.numeric.draws import standard_exponentials
 from adlro.numeric.exact import power
 from adlro.records.cluster import Cluster, Gpu, Node
 from adlro.records.jobs import KINDS_OF_WORK
@@ -100,7 +101,8 @@ def _with_a_course(rng: np.random.Generator, scenario: Scenario, length_s: float
 
 def _with_a_mix(rng: np.random.Generator, scenario: Scenario) -> Scenario:
     """Other shares of the job types."""
-    shares = rng.dirichlet(np.ones(len(scenario.mix)))
+    weights = standard_exponentials(rng, len(scenario.mix))
+    shares = weights / weights.sum()  # a Dirichlet distribution whose parameters are 1
     mix = {job_type: float(share) for job_type, share in zip(scenario.mix, shares, strict=True)}
     return dataclasses.replace(scenario, mix=mix, groups=())
 
