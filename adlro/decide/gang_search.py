@@ -13,7 +13,7 @@ from adlro.decide.gang_rule import GangRule, Surroundings, count_gpus, look_at_d
 from adlro.decide.gang_scores import count_queue, is_never_short, score_rows
 from adlro.decide.looked import Looked
 from adlro.decide.reservation import fill_outlook
-from adlro.numeric.compiled import compiled, compiled_part
+from adlro.numeric.compiled import compiled, compiled_call, compiled_part
 from adlro.numeric.exact_compiled import exp, log, log1p
 from adlro.state.observation import HOLD, Bools, Floats, Gangs, Ints
 
@@ -189,7 +189,7 @@ def _fill_queue(around: Surroundings, looked: Looked, gangs: Gangs, able: Bools,
     return can_run
 
 
-@compiled_part
+@compiled_call
 def _search(
     rule: GangRule,
     free: GangRule,
@@ -261,7 +261,7 @@ def _search(
     return count
 
 
-@compiled_part
+@compiled_call
 def _call(
     rule: GangRule,
     around: Surroundings,

@@ -326,8 +326,7 @@ def score_batch(rule: HoldRule, surroundings: Surroundings, looked: Looked, scor
         )
         drain_s = np.inf
         if looked.hold_allowed[n]:
-            to_the_end = n < 0  # False; as a constant it would compile the drain again
-            drain_s = queue_drain_s(surroundings, looked, n, to_the_end)
+            drain_s = queue_drain_s(surroundings, looked, n, to_the_end=False)
         for job in range(looked.job_waiting.shape[1]):
             begin, end = table.first[n, job], table.first[n, job + 1]
             if begin < end:

@@ -54,15 +54,11 @@ class _Layers(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """Lengths of vectors: features of a GPU or job, the first fully connected layer, the second, and a single value.
-
-    The single value's length is here because a constant would compile the layers again.
-    """
+    """Lengths of vectors: features of a GPU or job, the first fully connected layer, and the second."""
 
     channels: int
     hidden: int
     hidden2: int
-    single: int
 
 
 class _Room(NamedTuple):
@@ -185,8 +181,8 @@ def _in_one(found: Mapping[str, Float32s]) -> tuple[Float32s, _Layers, _Sizes]:
     for name in ("gpu_mix.weight", "of_base.weight", "second.weight"):
         if name not in found or found[name].ndim == 0:
             raise ValueError(f"{name} is missing, or no matrix")
-    sizes = _Sizes(len(found["gpu_mix.weight"]), len(found["of_base.weight"]), len(found["second.weight"]), 1)
-    channels, hidden, hidden2, single = sizes
+    sizes = _Sizes(len(found["gpu_mix.weight"]), len(found["of_base.weight"]), len(found["second.weight"]))
+    channels, hidden, hidden2 = sizes
     inputs_and_outputs = {
         "gpu_in": (len(GPU_PLANES), channels),
         "gpu_mix": (channels, channels),
@@ -199,10 +195,10 @@ def _in_one(found: Mapping[str, Float32s]) -> tuple[Float32s, _Layers, _Sizes]:
         "of_cluster": (hidden, hidden),
         "of_base": (hidden, hidden),
         "second": (hidden, hidden2),
-        "advantage": (hidden2, single),
+        "advantage": (hidden2, 1),
         "state": (hidden, hidden2),
-        "hold": (hidden2, single),
-        "value": (hidden2, single),
+        "hold": (hidden2, 1),
+        "value": (hidden2, 1),
     }
     biased = {"gpu_mix", "context", "of_pair", "of_base", "second", "advantage", "state", "hold", "value"}
     wanted = {f"{name}.weight" for name in inputs_and_outputs} | {f"{name}.bias" for name in biased}
@@ -379,10 +375,10 @@ def _forward(
         context[j] += _positive(base[j])
     _dense(context, weights, layers.state, hidden, hidden2, second)
     _relu(second, hidden2)
-    outcome, single = room.wide[1], sizes.single
-    _dense(second, weights, layers.value, hidden2, single, outcome)
+    outcome = room.wide[1]
+    _dense(second, weights, layers.value, hidden2, 1, outcome)
     value = outcome[0]
-    _dense(second, weights, layers.hold, hidden2, single, outcome)
+    _dense(second, weights, layers.hold, hidden2, 1, outcome)
     q_hold[0] = outcome[0] + value
     for pair in range(pairs.shape[0]):
         of_pair = room.hidden[pair]
@@ -391,5 +387,5 @@ def _forward(
         _relu(of_pair, hidden)
         _dense(of_pair, weights, layers.second, hidden, hidden2, second)
         _relu(second, hidden2)
-        _dense(second, weights, layers.advantage, hidden2, single, outcome)
+        _dense(second, weights, layers.advantage, hidden2, 1, outcome)
         q_pairs[pair] = outcome[0] + value

@@ -67,8 +67,7 @@ def rank_jobs(rule: HoldRule, looked: Looked, n: int, scratch: Scratch) -> tuple
     waiting, base_job, base_gpu, base_score = 0, -1, -1, -np.inf
     scores, table = scratch.scores[0], looked.table
     around, too_long = scratch.surroundings, False
-    to_the_end = n >= 0  # True; as a constant it would compile the drain again
-    queue_s = queue_drain_s(around, looked, n, to_the_end)
+    queue_s = queue_drain_s(around, looked, n, to_the_end=True)
     drain_s = queue_s if looked.hold_allowed[n] else np.inf
     for job in range(looked.job_waiting.shape[1]):
         scratch.chosen[job] = False

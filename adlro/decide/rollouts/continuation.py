@@ -124,7 +124,6 @@ def play_clairvoyant(
         The number of decisions with a choice.
     """
     choices = 0
-    row = 0 * n  # row of the scratch; not a constant, as above
     while course.status[n] == DECISION:
         count = find_candidates(hardware, machines, jobs, course, n, base, candidates)
         best, best_cost = 0, np.inf
@@ -144,7 +143,7 @@ def play_clairvoyant(
                     scratch_hardware,
                     scratch_machines,
                     scratch_course,
-                    row,
+                    0,
                 )
                 if c == 0 or cost < best_cost * (1.0 - CERTAIN_RATIO):
                     best, best_cost = c, cost

@@ -255,7 +255,7 @@ def _try_one(
             continue
         unused = unused_share(around, hardware.gpu_node[n, of_kind], 1)
         its_s = base.duration_s[kind]
-        cost = cost_here(machines, jobs, n, number, job, best_s, its_s, unused, 0 * kind, least, base)
+        cost = cost_here(machines, jobs, n, number, job, best_s, its_s, unused, 0, least, base)
         if cost < least and (cost < found or (cost == found and of_kind < chosen)):
             found, chosen = cost, of_kind
     best[0] = trial[0] = chosen

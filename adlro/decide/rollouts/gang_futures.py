@@ -106,43 +106,6 @@ def copy_gangs_now(
     target.reserved_job[0] = -1
 
 
-@compiled
-def play_gang(
-    hardware: Hardware,
-    machines: Machines,
-    jobs: JobArrays,
-    changes: GpuChanges,
-    course: Course,
-    n: int,
-    job: int,
-    gpus: Ints,
-    reserve: int,
-    base: GangBase,
-) -> float:
-    """Simulates an action for cluster n, then `hold_gang` to the end of its list.
-
-    Args:
-        job: number of the job that starts, or HOLD.
-        gpus: (W,) its GPUs in ascending order, then -1.
-        reserve: number of the job that GPUs are kept free for from now on; -1: none.
-
-    Returns:
-        The integral of jobs in the system, from the cluster's totals at the start; inf if jobs are never placed.
-    """
-    course.reserved_job[n] = reserve
-    for i in range(base.gpus.shape[0]):
-        base.gpus[i] = gpus[i] if i < gpus.shape[0] else HOLD
-    while course.status[n] == DECISION:
-        if job < 0:
-            hold(hardware, machines, jobs, course, n)
-        elif not start_gang(hardware, machines, jobs, course, n, job, base.gpus):
-            return np.nan
-        advance(hardware, machines, jobs, changes, course, n)
-        if course.status[n] == DECISION:
-            job = hold_gang(hardware, machines, jobs, course, n, base)
-    return float(course.totals[n, JOBS_S]) if course.status[n] == DONE else np.inf
-
-
 @compiled_part
 def half_squares_of_waits(room: Imagination, first: int, row: int) -> float:
     """Half of the sum of the waits' squares in a future, in square seconds.
@@ -174,20 +137,37 @@ def gang_cost(
     now: int,
     played_on: int,
 ) -> tuple[float, float]:
-    """The costs of an action at the decision in row `now` of the room, which stays; row `played_on` is simulated.
+    """Simulates an action at the decision in row `now` of the room, then `hold_gang` to the end of its list.
+
+    One function to the end: every compiled one around the rule compiles it once more, which takes half a minute.
 
     Args:
         room: with the decision.
-        job, gpus, reserve, base: as for `play_gang`.
+        job: number of the job that starts, or HOLD.
+        gpus: (W,) its GPUs in ascending order, then -1.
+        reserve: number of the job that GPUs are kept free for from now on; -1: none.
+        base: the rule.
         first: the jobs before this number run already.
-        now, played_on: rows of the room.
+        now, played_on: rows of the room: of the decision, which stays, and the simulated one.
 
     Returns:
-        The integral of jobs in the system, inf if jobs are never placed; and `half_squares_of_waits`, then 0.
+        The integral of jobs in the system, from the cluster's totals at the start, inf if jobs are never placed; and
+        `half_squares_of_waits`, then 0. (nan, 0): the job can't start there.
     """
     fork.copy_machines(room.machines, now, room.machines, played_on)
     fork.copy_course(room.jobs, room.course, now, room.course, played_on)
-    cost = play_gang(
-        room.hardware, room.machines, room.jobs, room.changes, room.course, played_on, job, gpus, reserve, base
-    )
-    return cost, half_squares_of_waits(room, first, played_on) if cost < np.inf else 0.0
+    hardware, machines, jobs, course = room.hardware, room.machines, room.jobs, room.course
+    course.reserved_job[played_on] = reserve
+    for i in range(base.gpus.shape[0]):
+        base.gpus[i] = gpus[i] if i < gpus.shape[0] else HOLD
+    while course.status[played_on] == DECISION:
+        if job < 0:
+            hold(hardware, machines, jobs, course, played_on)
+        elif not start_gang(hardware, machines, jobs, course, played_on, job, base.gpus):
+            return np.nan, 0.0
+        advance(hardware, machines, jobs, room.changes, course, played_on)
+        if course.status[played_on] == DECISION:
+            job = hold_gang(hardware, machines, jobs, course, played_on, base)
+    if course.status[played_on] != DONE:
+        return np.inf, 0.0
+    return float(course.totals[played_on, JOBS_S]), half_squares_of_waits(room, first, played_on)

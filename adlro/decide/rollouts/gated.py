@@ -167,9 +167,7 @@ def best_certain(
     """
     futures, alive = draws.gap.shape[0], count - 1
     work_ends = base.work[0] + min(most_work, np.iinfo(np.int64).max - base.work[0])
-    # Rows of the imagined cluster; as constants they would compile the simulator again for each.
-    now = 0 * count
-    played_on = now + 1
+    now, played_on = 0, 1  # rows of the imagined cluster
     for c in range(count):
         gains[c, 0] = 0.0  # nan: dropped
     played = 0

@@ -91,8 +91,7 @@ def sample_gangs(
     target, list_ = room.course, room.jobs
     for s in range(clusters.shape[0]):
         n, count = clusters[s], asked.size[s]
-        now = 0 * count
-        played_on = now + 1
+        now, played_on = 0, 1  # rows of the room
         copy_gangs_now(machines, jobs, course, n, jobs.duration_s, room)
         known = target.arrived_count[0]
         running = known - course.waiting_count[n]

@@ -125,8 +125,7 @@ def sample(
     """
     limit, futures = sampled.place.shape[1], draws.gap.shape[1]
     mean_priority = max(jobs.priority.mean(), 1e-9)
-    now = 0 * limit  # rows of the room; as constants they would compile the simulator again for each
-    played_on = now + 1
+    now, played_on = 0, 1  # rows of the room
     for i in range(clusters.shape[0]):
         n, row = clusters[i], first + i
         count = find_candidates(hardware, machines, jobs, course, n, base, candidates)

@@ -92,6 +92,24 @@ def test_compiled_code_does_not_depend_on_files_of_others_or_that_it_lacks(copie
     assert "decide/policies/dqn.py" not in names
 
 
+@compiled.compiled_call
+def increased_by(number: int, step: int, twice: bool) -> int:
+    return number + (2 * step if twice else step)
+
+
+@compiled.compiled
+def increased_in_turns(number: int) -> int:
+    number = increased_by(number, 1, False)
+    number = increased_by(number, 10, twice=True)
+    return increased_by(number, number, twice=False)
+
+
+def test_a_function_that_is_called_with_constants_is_compiled_once() -> None:
+    assert increased_in_turns(100) == 242
+    dispatcher: Any = increased_by
+    assert len(dispatcher.signatures) == 1
+
+
 @pytest.mark.parametrize(("kept", "says"), [(True, "compiling, first start only"), (False, "NUMBA_CACHE_DIR")])
 def test_what_is_compiled_is_told_of_once(
     kept: bool, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
