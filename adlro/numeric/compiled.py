@@ -151,7 +151,8 @@ def _compile(function: _F, **options: Any) -> _F:
         dispatcher = numba.njit(cache=folder is not None, nogil=True, error_model="numpy", **options)(function)
     finally:
         _CONFIG.CACHE_DIR = before
-    _forget_constants(dispatcher)
+    if not _CONFIG.DISABLE_JIT:
+        _forget_constants(dispatcher)
     return cast("_F", dispatcher)
 
 
