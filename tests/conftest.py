@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
+# As adlro/lab/learn/__init__.py does: a test may import torch before it. Both workers use all cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # What is drawn may take as long as the machine stands still.
 settings.register_profile("adlro", settings.default, deadline=None)
 settings.load_profile("adlro")
