@@ -199,7 +199,11 @@ def compiled_part(function: _F) -> _F:
 
 
 def compiled_call(function: _F) -> _F:
-    """As `compiled_part`, but called instead of inlined: for a long function with many callers."""
+    """As `compiled_part`, but called instead of inlined: for a long function with many callers.
+
+    A call that passes dozens of arrays takes about a microsecond, nearly as long as a decision in a rollout: rollouts
+    inline what they call at each decision.
+    """
     return _compile(function, **_CALL)
 
 
