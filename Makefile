@@ -54,6 +54,10 @@ setup: $(DEV) ## only the set-up: .venv with the packages of tests and checks
 test: $(DEV) ## the whole test suite, slow tests included (about an hour on two cores)
 	$(PYTEST) -m "not compose and not browser" $(ARGS)
 
+.PHONY: test-deep
+test-deep: $(DEV) ## the long random comparisons with all their cases: five times those of `make test`
+	ADLRO_TEST_DEEP=1 $(PYTEST) $$(grep -rl "tests.volume import" tests --include="test_*.py") $(ARGS)
+
 .PHONY: soak
 soak: $(DEV) ## network faults between all processes, 200 rounds with silences of 30 s (about an hour; ROUNDS=, SEED=)
 	ADLRO_TEST_NETWORK_ROUNDS=$(ROUNDS) ADLRO_TEST_NETWORK_SEED=$(SEED) \

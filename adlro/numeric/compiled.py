@@ -157,7 +157,7 @@ def _compile(function: _F, **options: Any) -> _F:
 
 
 def _forget_constants(dispatcher: Any) -> None:
-    """Makes one compiled function serve all calls with numbers: numba compiles one more for each constant in a call.
+    """Makes one compiled function serve all calls with the same types: numba compiles one more for each constant.
 
     That took a quarter of the time of all compiling. Where a function is inlined, its constants are known all the same.
     """
@@ -201,8 +201,8 @@ def compiled_part(function: _F) -> _F:
 def compiled_call(function: _F) -> _F:
     """As `compiled_part`, but called instead of inlined: for a long function with many callers.
 
-    A call that passes dozens of arrays takes about a microsecond, nearly as long as a decision in a rollout: rollouts
-    inline what they call at each decision.
+    A call that passes dozens of arrays takes about a microsecond, nearly as long as a decision of a rollout: what a
+    rollout does for each waiting job of a plain cluster is inlined.
     """
     return _compile(function, **_CALL)
 

@@ -17,10 +17,10 @@ from tests.unit.workload.paper_rules import PaperRun, fcfs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-JOBS = 600
+JOBS = 300
 # As many must have ended before the kill, and as many must be left.
-ENDED_BEFORE = 200
-LEFT_AFTER = 200
+ENDED_BEFORE = 100
+LEFT_AFTER = 100
 
 
 @pytest.fixture(scope="module")

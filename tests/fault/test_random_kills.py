@@ -15,7 +15,7 @@ from tests.fault.replaying import check, kill, replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-JOBS = 600
+JOBS = 300
 KILLS = 8
 # A job that is submitted, taken up, launched, started and ended has changed five times.
 LAST_KILL_AT = JOBS * 4

@@ -11,7 +11,7 @@ import numpy as np
 from adlro.decide.rollouts.futures import Imagination, copy_job, set_decision
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.gang_rule import hold_gang
-from adlro.numeric.compiled import compiled, compiled_part
+from adlro.numeric.compiled import compiled_call, compiled_part
 from adlro.sim import fork
 from adlro.sim.course import (
     DECISION,
@@ -126,7 +126,7 @@ def half_squares_of_waits(room: Imagination, first: int, row: int) -> float:
     return 0.5 * squares
 
 
-@compiled
+@compiled_call
 def gang_cost(
     room: Imagination,
     job: int,
@@ -139,7 +139,8 @@ def gang_cost(
 ) -> tuple[float, float]:
     """Simulates an action at the decision in row `now` of the room, then `hold_gang` to the end of its list.
 
-    One function to the end: every compiled one around the rule compiles it once more, which takes half a minute.
+    Not split in two: numba compiles the inlined rule again for each compiled function between it and the caller, which
+    takes half a minute each.
 
     Args:
         room: with the decision.
@@ -151,8 +152,8 @@ def gang_cost(
         now, played_on: rows of the room: of the decision, which stays, and the simulated one.
 
     Returns:
-        The integral of jobs in the system, from the cluster's totals at the start, inf if jobs are never placed; and
-        `half_squares_of_waits`, then 0. (nan, 0): the job can't start there.
+        The integral of jobs in the system, from the cluster's totals at the start, and `half_squares_of_waits`.
+        (inf, 0): jobs are never placed. (nan, 0): the job can't start there.
     """
     fork.copy_machines(room.machines, now, room.machines, played_on)
     fork.copy_course(room.jobs, room.course, now, room.course, played_on)

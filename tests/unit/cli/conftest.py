@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from typer import testing
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from adlro.cli.app import app
@@ -16,6 +19,14 @@ def patient_health_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service is away where it refuses a connection, not where the machine stood still."""
     check = health.check
     monkeypatch.setattr(health, "check", lambda address, _: check(address, 60.0))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_made_once() -> Iterator[None]:
+    """Typer makes all commands anew for each call of the runner, which takes half of these tests' time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", functools.cache(get_command))
+        yield
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tests.oracle.records import Instance
 from tests.oracle.sharing import HoldGreedy
 from tests.oracle.sharing import SharePairs as PlainSharePairs
 from tests.unit.sim.against_oracle import check_outcome, compare_policy, ran, simulator_of
+from tests.volume import cases
 
 BATCH = 25
 START_COSTS_S = (0.0, 0.7, 2.0)
@@ -58,5 +59,5 @@ def test_share_pairs_goes_as_its_text_says(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_share_pairs_goes_as_its_text_says_on_thousands() -> None:
-    assert sum(shared_runs(seed) for seed in range(10_000, 11_000, BATCH)) > 300
+def test_share_pairs_goes_as_its_text_says_on_many_lists() -> None:
+    assert sum(shared_runs(seed) for seed in range(10_000, 10_000 + cases(1000), BATCH)) > cases(300)

@@ -27,6 +27,7 @@ from adlro.store import Cursor
 from adlro.store.attempts import decode_ran_job, duration_class, ended_arguments, ran_job
 from adlro.wire import cluster_to_proto, job_to_proto
 from tests.unit.ingest.queue_for_tests import GPUS, Queue
+from tests.volume import cases
 
 CLUSTER = Cluster(
     "default",
@@ -118,7 +119,7 @@ def still(runner: asyncio.Runner, redis_server: EmbeddedRedis) -> Iterator[Attem
 ranges = st.tuples(st.floats(-1.0, 3000.0), st.one_of(st.just(0.0), st.floats(0.0, 40.0), st.floats(0.0, 4000.0)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(span=ranges, wanted=st.sets(st.sampled_from(GPUS), max_size=2), cluster=st.sampled_from(("", "default")))
 def test_bars_are_the_attempts_that_ran_in_the_range(
     runner: asyncio.Runner, still: Attempts, span: tuple[float, float], wanted: set[str], cluster: str

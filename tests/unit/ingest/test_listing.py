@@ -25,6 +25,7 @@ from adlro.services.ingest.listing import JobList
 from adlro.services.ingest.watch import JobWatch
 from adlro.store.pages import PageTokens
 from tests.unit.ingest.queue_for_tests import REASONS, USERS, Queue
+from tests.volume import cases
 
 WAITING = (JobState.PENDING, JobState.RUNNING)
 ORDERS_OF_QUEUES = (JobOrder.PRIORITY, JobOrder.WAIT)
@@ -117,7 +118,7 @@ async def paged(
         token = page.next_page_token
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(
     job_filter=some_filters(),
     order=st.sampled_from(JobOrder),

@@ -17,6 +17,7 @@ from adlro.services.orchestrator.ledger.entry import Phase
 from adlro.services.orchestrator.session.core.recording import differences
 from adlro.store import Cursor, Move
 from tests.unit.orchestrator.core_house import CoreHouse
+from tests.volume import cases
 
 V100, TURING = "v100_sxm2", "rtx_2080_ti"
 
@@ -270,7 +271,9 @@ def random_gangs(seed: int, jobs: int = 40) -> CoreHouse:
     raise AssertionError("it takes for ever")
 
 
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 20), marks=pytest.mark.slow)], ids=["few", "more"])
+@pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(4, 4 + cases(16)), marks=pytest.mark.slow)], ids=["few", "more"]
+)
 def test_random_sessions_with_gangs_lose_nothing_and_replay(seeds: range) -> None:
     """Each step is checked: the cluster refuses to hold a GPU twice, and the ledger agrees with the records."""
     for seed in seeds:

@@ -23,6 +23,7 @@ from adlro.services.orchestrator.session.core.dependencies import Dependencies, 
 from adlro.store import JobEnd
 from tests.unit.orchestrator.core_house import CoreHouse
 from tests.unit.orchestrator.test_core import check_replay, some_faults
+from tests.volume import cases
 
 OK, ENDED, FAILED = DependencyCondition.SUCCEEDED, DependencyCondition.ENDED, DependencyCondition.NOT_SUCCEEDED
 
@@ -510,7 +511,9 @@ def fails(house: Watched, dependency: JobDependency) -> bool:
     return dependency.condition is FAILED and end.failed_count == 0
 
 
-@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 40), marks=pytest.mark.slow)], ids=["few", "more"])
+@pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 6 + cases(34)), marks=pytest.mark.slow)], ids=["few", "more"]
+)
 def test_no_job_starts_before_its_time_and_none_is_forgotten(cluster: Cluster, seeds: range) -> None:
     killed = 0
     for seed in seeds:

@@ -23,6 +23,7 @@ from adlro.services.orchestrator.explain.waiting import explanation, see
 from adlro.services.orchestrator.explain.waits import waits
 from adlro.services.orchestrator.ledger.ledger import Ledger
 from adlro.services.orchestrator.ledger.occupancy import Occupancy
+from tests.volume import cases
 
 MODELS = ("big", "small")
 
@@ -164,7 +165,7 @@ def test_every_change_that_is_named_makes_the_job_fit(data: st.DataObject) -> No
         assert str(change.value) in change.sentence or change.value in (0, 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(st.data())
 def test_changes_are_the_least_that_make_the_job_fit(data: st.DataObject) -> None:
     """As trying figure after figure finds them."""

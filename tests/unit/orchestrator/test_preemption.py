@@ -17,6 +17,7 @@ from adlro.services.orchestrator.session.core.launches import LAUNCH_TRIES
 from adlro.services.orchestrator.session.core.recording import differences
 from tests.unit.orchestrator.core_house import CoreHouse
 from tests.unit.orchestrator.test_gangs import V100, nodes
+from tests.volume import cases
 
 COSTS = Preemptible(restart_s=2.0, lost_s=3.0)
 SHARE = (80.0 + 3.0) / 100.0
@@ -537,7 +538,7 @@ def random_stops(seed: int, jobs: int = 25) -> CoreHouse:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(10), pytest.param(range(10, 200), marks=pytest.mark.slow)], ids=["few", "more"]
+    "seeds", [range(10), pytest.param(range(10, 10 + cases(190)), marks=pytest.mark.slow)], ids=["few", "more"]
 )
 def test_random_sessions_that_stop_jobs_lose_nothing_and_replay(seeds: range) -> None:
     """Each step is checked: the ledger agrees with the records.

@@ -18,6 +18,7 @@ from adlro.services.orchestrator.ledger.sharing import PairTable
 from adlro.services.orchestrator.session.core.recording import differences
 from tests.unit.orchestrator.core_house import CoreHouse
 from tests.unit.orchestrator.test_gangs import TURING, V100, nodes
+from tests.volume import cases
 
 APPLICATIONS = ("resnet50", "lstm", "")
 KINDS = [ApplicationSize(name, size) for name in APPLICATIONS for size in ("", "32")]
@@ -166,7 +167,9 @@ def check(house: CoreHouse, seed: int, *, exactly: bool) -> float:
 
 
 @pytest.mark.parametrize("policy", ["shares", "shares_and_stops"])
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 20), marks=pytest.mark.slow)], ids=["few", "more"])
+@pytest.mark.parametrize(
+    "seeds", [range(3), pytest.param(range(3, 3 + cases(17)), marks=pytest.mark.slow)], ids=["few", "more"]
+)
 def test_random_sessions_that_share_gpus_lose_nothing_and_replay(seeds: range, policy: str) -> None:
     """Each step is checked: the ledger agrees with the records.
 

@@ -21,6 +21,7 @@ from tests.oracle.cluster import Rule
 from tests.oracle.instances import draw_instance
 from tests.oracle.records import Instance, Job
 from tests.unit.sim.against_oracle import Differs, compare_choices, compare_policy
+from tests.volume import cases
 
 BATCH = 50
 START_COSTS_S = (0.0, 0.7, 2.0)
@@ -108,25 +109,25 @@ def test_gangs_go_the_same_way_in_a_deep_queue():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("max_jobs", [6, 12, 40])
-def test_thousands_under_random_choices(max_jobs):
-    for seed in range(10_000, 10_000 + 20 * BATCH, BATCH):
+def test_many_lists_under_random_choices(max_jobs):
+    for seed in range(10_000, 10_000 + cases(20) * BATCH, BATCH):
         agree_under_random_choices(seed, max_jobs=max_jobs)
         agree_under_random_choices(seed, max_jobs=max_jobs, gangs=False)
 
 
 @pytest.mark.slow
-def test_what_is_illegal_is_refused_in_a_thousand():
-    for seed in range(20_000, 21_000):
+def test_what_is_illegal_is_refused_in_many_lists():
+    for seed in range(20_000, 20_000 + cases(1000)):
         compare_choices(draw_batch(seed, count=1), [any_set(seed)], tries_illegal=True)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", POLICIES)
-def test_thousands_under_a_policy(name):
+def test_many_lists_under_a_policy(name):
     # EASY's reservation for a job of one GPU is its own: tests/unit/decide/test_easy_backfill.py has an oracle for it.
     easy = name == "easy_backfill"
-    for seed in range(10_000, 10_000 + 20 * BATCH, BATCH):
+    for seed in range(10_000, 10_000 + cases(20) * BATCH, BATCH):
         agree_under_a_policy(seed, name, only_gangs=easy)
         if not easy:
             agree_under_a_policy(seed, name, gangs=False)

@@ -19,12 +19,13 @@ from adlro.sim.batch import BatchOutcome, BatchSimulator, Run
 from adlro.state.observation import HOLD, Ints, Observation
 from tests.unit.sim.oracle import OracleChange, OracleGpu, OracleJob, OracleNode
 from tests.unit.sim.oracle_instances import MODELS, Instance, SeenPolicy, draw_instance, job_arrays, run_batch
+from tests.volume import cases
 
 seeds = st.integers(0, 2**32 - 1)
 # A seed says nothing of the size of what it draws: no use in looking for a smaller one.
 unshrunk = (Phase.explicit, Phase.reuse, Phase.generate)
 quick = settings(max_examples=40, deadline=None, derandomize=True, phases=unshrunk)
-thorough = settings(max_examples=300, deadline=None, print_blob=True, phases=unshrunk)
+thorough = settings(max_examples=cases(300), deadline=None, print_blob=True, phases=unshrunk)
 
 START_COSTS_S = (0.0, 0.0, 0.7)
 
@@ -137,7 +138,7 @@ def test_every_course_holds_to_the_physics(seed):
 @pytest.mark.timeout(600)
 @thorough
 @given(seeds)
-def test_thousands_of_courses_hold_to_the_physics(seed):
+def test_many_courses_hold_to_the_physics(seed):
     hold_properties(seed, 50)
 
 

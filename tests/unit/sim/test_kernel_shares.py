@@ -18,6 +18,7 @@ from tests.oracle.instances import draw_instance
 from tests.oracle.records import Change, Choice, Instance
 from tests.oracle.test_hand_worked import gang, nodes_of, script
 from tests.unit.sim.against_oracle import MODELS, cluster_of, compare_choices, job_arrays, simulator_of, table_of
+from tests.volume import cases
 
 BATCH = 50
 START_COSTS_S = (0.0, 0.7, 2.0)
@@ -158,14 +159,14 @@ def test_jobs_that_can_be_none_are_refused():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("max_jobs", [6, 12, 40])
-def test_thousands_of_lists_with_shares(max_jobs):
-    for seed in range(10_000, 10_000 + 20 * BATCH, BATCH):
+def test_many_lists_with_shares(max_jobs):
+    for seed in range(10_000, 10_000 + cases(20) * BATCH, BATCH):
         agree(seed, max_jobs=max_jobs, stops=seed % (2 * BATCH) == 0)
         agree(seed, max_jobs=max_jobs, stops=seed % (2 * BATCH) != 0, gangs=False)
 
 
 @pytest.mark.slow
-def test_illegal_pairs_are_refused_in_a_thousand_lists():
-    for seed in range(20_000, 21_000):
+def test_illegal_pairs_are_refused_in_many_lists():
+    for seed in range(20_000, 20_000 + cases(1000)):
         batch = draw_batch(seed, count=1, stops=seed % 2 == 0)
         compare_choices(batch, rules_for(seed, 1), tries_illegal=True, **ASKED)

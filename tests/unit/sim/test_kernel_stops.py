@@ -18,6 +18,7 @@ from tests.oracle.instances import draw_instance
 from tests.oracle.records import Change, Choice, Gpu, Instance, Job, Node
 from tests.oracle.test_hand_worked import gang, nodes_of, script
 from tests.unit.sim.against_oracle import MODELS, cluster_of, compare_choices, job_arrays, simulator_of
+from tests.volume import cases
 
 BATCH = 50
 START_COSTS_S = (0.0, 0.7, 2.0)
@@ -185,13 +186,13 @@ def test_nothing_is_said_of_stops_where_no_job_may_be_stopped():
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("max_jobs", [6, 12, 40])
-def test_thousands_of_lists_with_stops(max_jobs):
-    for seed in range(10_000, 10_000 + 20 * BATCH, BATCH):
+def test_many_lists_with_stops(max_jobs):
+    for seed in range(10_000, 10_000 + cases(20) * BATCH, BATCH):
         agree(seed, max_jobs=max_jobs)
         agree(seed, max_jobs=max_jobs, gangs=False)
 
 
 @pytest.mark.slow
-def test_illegal_stops_are_refused_in_a_thousand_lists():
-    for seed in range(20_000, 21_000):
+def test_illegal_stops_are_refused_in_many_lists():
+    for seed in range(20_000, 20_000 + cases(1000)):
         compare_choices(draw_batch(seed, count=1), rules_for(seed, 1), tries_illegal=True, asks_stops=True)

@@ -18,6 +18,7 @@ from adlro.decide.policies.sjf import Sjf
 from tests.unit.sim import oracle_rules
 from tests.unit.sim.oracle import Rule
 from tests.unit.sim.oracle_instances import Instance, assert_same, compare, draw_instance, run_batch
+from tests.volume import cases
 
 RULES: dict[str, tuple[type[Policy], Rule]] = {
     "fcfs": (Fcfs, oracle_rules.fcfs),
@@ -34,7 +35,7 @@ unshrunk = (Phase.explicit, Phase.reuse, Phase.generate)
 
 # The same examples each time; the thorough tests draw new ones, and print how to repeat one that fails.
 quick = settings(max_examples=40, deadline=None, derandomize=True, phases=unshrunk)
-thorough = settings(max_examples=600, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+thorough = settings(max_examples=cases(600), deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 
 
 def instances(draw: random.Random, lists: int, max_jobs: int) -> list[Instance]:
@@ -89,9 +90,9 @@ def test_instances_go_the_same_way_under_a_rule(name, seed, start_cost_s):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@settings(thorough, max_examples=400)
+@settings(thorough, max_examples=cases(400))
 @given(shrinking, seeds, hold_shares, start_costs)
-def test_thousands_of_small_instances(draw, seed, hold_share, start_cost_s):
+def test_many_small_instances(draw, seed, hold_share, start_cost_s):
     agree_at_random(draw, 2, 8, seed, hold_share, start_cost_s)
 
 
@@ -99,16 +100,16 @@ def test_thousands_of_small_instances(draw, seed, hold_share, start_cost_s):
 @pytest.mark.timeout(600)
 @settings(thorough, phases=unshrunk)
 @given(seeds, hold_shares, start_costs)
-def test_thousands_of_larger_instances(seed, hold_share, start_cost_s):
+def test_many_larger_instances(seed, hold_share, start_cost_s):
     agree_at_random(random.Random(seed), 4, 50, seed, hold_share, start_cost_s)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RULES)
-@settings(thorough, max_examples=400, phases=unshrunk)
+@settings(thorough, max_examples=cases(400), phases=unshrunk)
 @given(seeds, start_costs)
-def test_thousands_of_instances_under_a_rule(name, seed, start_cost_s):
+def test_many_instances_under_a_rule(name, seed, start_cost_s):
     agree_under_a_rule(random.Random(seed), 40, name, start_cost_s)
 
 

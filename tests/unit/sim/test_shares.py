@@ -28,6 +28,7 @@ from tests.oracle.instances import draw_instance
 from tests.unit.sim.against_oracle import MODELS
 from tests.unit.sim.test_simulator import kinds
 from tests.unit.sim.test_stops import HOW, replayed
+from tests.volume import cases
 
 LM, LARGE = "LM (batch size 20)", "ResNet-18 (batch size 256)"
 MODELS_OF_CLUSTER = ("v100_sxm2", "v100_sxm2", "radeon_vii")
@@ -431,6 +432,6 @@ def test_the_same_starts_give_the_same_ends_on_one_cluster_and_in_the_batch(part
 
 
 @pytest.mark.slow
-def test_hundreds_of_lists_give_the_same_ends_on_one_cluster_and_in_the_batch():
-    for seed in range(1000, 1100):
+def test_many_lists_give_the_same_ends_on_one_cluster_and_in_the_batch():
+    for seed in range(1000, 1000 + cases(100)):
         compare_with_the_batch(seed, 40)
