@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -174,3 +176,26 @@ def test_decisions_that_new_ones_push_out_of_the_live_list_stay_among_the_older(
         page.get_by_text("60 decisions", exact=True).wait_for()
         shown = page.locator("tbody th a").all_inner_texts()
         assert shown == [each["id"] for each in server.cluster.decisions()]
+
+
+def test_curves_whose_parts_could_not_be_loaded_are_drawn_once_the_server_answers(
+    server: FakePageServer, watched: Callable[..., Watched]
+) -> None:
+    tab = watched(server.url)
+    tab.allowed += ["Failed to load resource", "ERR_CONNECTION"]
+    refused: list[str] = []
+
+    def refuse_two_of_each(route: Any) -> None:
+        name = urlsplit(route.request.url).path.rpartition("/")[2]
+        if refused.count(name) < 2:
+            refused.append(name)
+            route.abort("connectionrefused")
+        else:
+            route.continue_()
+
+    tab.page.route(re.compile(r"/vendor/uplot\.(js|css)"), refuse_two_of_each)
+    page = tab.open("/")
+    page.locator(".chart canvas").first.wait_for(timeout=30_000)
+    assert sorted(refused) == ["uplot.css"] * 2 + ["uplot.js"] * 2
+    assert page.locator(".chart .u-over").first.evaluate("each => getComputedStyle(each).position") == "absolute"
+    assert page.get_by_text("could not be loaded").count() == 0

@@ -5,18 +5,49 @@ import { html } from "./html.js";
 import { clusterTime, count } from "./format.js";
 import { colour, onTheme } from "./theme.js";
 
+const TRIED_AGAIN_AFTER_MS = [500, 1000, 2000, 4000, 8000, 15000, 30000];
+
 /** @type {Promise<any> | null} */
 let library = null;
+/** For a minute tried again where the page's server does not answer; a later call begins anew. */
 function load() {
-  if (!library) {
-    const sheet = document.createElement("link");
-    sheet.rel = "stylesheet";
-    sheet.href = new URL("./vendor/uplot.css", import.meta.url).href;
-    document.head.append(sheet);
-    library = import("./vendor/uplot.js").then((module) => module.default);
-  }
+  library ??= Promise.all([untilLoaded(script), untilLoaded(sheet)]).then(
+    ([module]) => module.default,
+    (error) => {
+      library = null;
+      throw error;
+    },
+  );
   return library;
 }
+
+/** A browser may keep the failure of an address: each try has another one. @param {(end: string) => Promise<any>} part */
+async function untilLoaded(part) {
+  for (let tries = 0; ; tries++) {
+    try {
+      return await part(tries ? `?try=${tries}` : "");
+    } catch (error) {
+      if (tries === TRIED_AGAIN_AFTER_MS.length) throw error;
+    }
+    await new Promise((done) => setTimeout(done, TRIED_AGAIN_AFTER_MS[tries]));
+  }
+}
+
+/** @param {string} end of the address */
+const script = (end) => import(`./vendor/uplot.js${end}`);
+
+/** @param {string} end of the address @returns {Promise<any>} */
+const sheet = (end) => new Promise((done, failed) => {
+  const link = document.createElement("link");
+  link.rel = "stylesheet";
+  link.href = new URL(`./vendor/uplot.css${end}`, import.meta.url).href;
+  link.onload = done;
+  link.onerror = () => {
+    link.remove();
+    failed(new Error(`${link.href} could not be loaded`));
+  };
+  document.head.append(link);
+});
 
 /**
  * @typedef {object} Line
