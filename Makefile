@@ -51,7 +51,7 @@ setup: $(DEV) ## only the set-up: .venv with the packages of tests and checks
 	@echo "$(BIN) is up to date"
 
 .PHONY: test
-test: $(DEV) ## the whole test suite, slow tests included (about an hour on two cores)
+test: $(DEV) ## the whole test suite, slow tests included (about fifty minutes on two cores)
 	$(PYTEST) -m "not compose and not browser" $(ARGS)
 
 .PHONY: test-deep

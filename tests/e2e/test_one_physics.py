@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 SCENARIO = load_scenario("paper")
 GANGS = load_scenario("gangs")
-LISTS = (("paper", 1.1, 64, 12), ("gangs", 1.0, 64, 13), ("nodes", 0.9, 64, 14), ("paper", 0.9, 64, 11))
+LISTS = (("paper", 1.1, 48, 12), ("gangs", 1.0, 48, 13), ("nodes", 0.9, 48, 14), ("paper", 0.9, 48, 11))
 """(scenario, load, jobs, seed). The last has nothing that the others have not: `make test-deep` plays it."""
 ROUNDING_S = 1e-6
 """Cluster time is wherever the suite has come to: floats of that size, added to the list's own times."""

@@ -154,7 +154,7 @@ def test_the_command_refuses_what_makes_no_sense(options: list[str], capsys: pyt
 @pytest.mark.timeout(400)
 def test_the_script_runs_and_gives_its_figures(tmp_path: Path) -> None:
     out = tmp_path / "headroom.json"
-    options = ["--scenario", "paper", "--load", "1.1", "--lists", "2", "--jobs", "40", "--search-jobs", "24"]
+    options = ["--scenario", "paper", "--load", "1.1", "--lists", "2", "--jobs", "24", "--search-jobs", "16"]
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.headroom", "--quick", "--processes", "1", "--json", str(out), *options],
         cwd=ROOT,

@@ -191,11 +191,11 @@ def test_a_signal_ends_a_training_with_its_step_and_a_checkpoint(number: signal.
 
 @pytest.mark.timeout(900)  # four processes, of which each reads torch and compiled code
 def test_a_killed_process_goes_on_to_the_same_curve(tmp_path: Path) -> None:
-    settings = ["lists=8", "jobs=24", "replay=1500", "validate_every=2", "batch=64", "validation_lists=2"]
+    settings = ["lists=8", "jobs=24", "replay=800", "validate_every=1", "batch=64", "validation_lists=2"]
 
     def command(folder: Path) -> list[str]:
         asked = [part for each in settings for part in ("--set", each)]
-        asked += ["--recipe", "adlro", "--decisions", "1500", "--checkpoint-s", "0"]
+        asked += ["--recipe", "adlro", "--decisions", "800", "--checkpoint-s", "0"]
         return [sys.executable, "-m", "adlro.lab.learn", str(folder), *asked]
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
