@@ -57,7 +57,7 @@ def test_which_ran_and_which_could_not_be_had_is_said(
     monkeypatch.setattr(sys, "argv", ["interpreters.py"])
     monkeypatch.setattr(interpreters, "promised", lambda: [own, "3.77", "3.78"])
     monkeypatch.setattr(interpreters, "find", lambda version: Path("/there") if version == "3.77" else None)
-    monkeypatch.setattr(interpreters, "passes", lambda version, interpreter, workers, rooms: passed)
+    monkeypatch.setattr(interpreters, "passes", lambda version, interpreter, workers, paths: passed)
     assert interpreters.main() == code
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "--- Python 3.77: /there"
@@ -67,21 +67,27 @@ def test_which_ran_and_which_could_not_be_had_is_said(
 
 
 @pytest.mark.parametrize("brief", [False, True])
-def test_in_brief_only_the_newest_runs_all_rooms(brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_brief_only_the_newest_runs_what_users_install(brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["interpreters.py", *(["--brief"] if brief else [])])
     monkeypatch.setattr(interpreters, "promised", lambda: ["3.77", "3.78", "3.79"])
     monkeypatch.setattr(interpreters, "find", lambda version: None if version == "3.79" else Path("/there"))
-    asked: dict[str, tuple[str, ...]] = {}
+    asked: dict[str, list[str]] = {}
 
-    def passes(version: str, interpreter: Path, workers: int, rooms: tuple[str, ...]) -> bool:
-        asked[version] = rooms
+    def passes(version: str, interpreter: Path, workers: int, paths: list[str]) -> bool:
+        asked[version] = paths
         return version == "3.78"
 
     monkeypatch.setattr(interpreters, "passes", passes)
     assert interpreters.main() == 1  # the one that ran some rooms only counts too
-    assert asked == {"3.77": interpreters.ROOMS_IN_BRIEF if brief else (), "3.78": ()}
+    if not brief:
+        assert asked == {"3.77": ["tests/unit"], "3.78": ["tests/unit"]}
+        return
+    others = [f"--ignore=tests/unit/{room}" for room in interpreters.ROOMS_OF_THE_REPOSITORY]
+    assert asked["3.77"] == [f"tests/unit/{room}" for room in interpreters.ROOMS_IN_BRIEF]
+    assert asked["3.78"] == ["tests/unit", *others]
 
 
-def test_the_rooms_in_brief_are_there() -> None:
+def test_the_rooms_are_there() -> None:
     unit = Path(__file__).parents[1]
-    assert all((unit / room).is_dir() for room in interpreters.ROOMS_IN_BRIEF)
+    rooms = (*interpreters.ROOMS_IN_BRIEF, *interpreters.ROOMS_OF_THE_REPOSITORY)
+    assert all((unit / room).is_dir() for room in rooms)
