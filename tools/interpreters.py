@@ -3,7 +3,7 @@
 Promised are the classifiers of pyproject.toml. Each version has a virtual environment of its own, without torch:
 .venv-3.12, and so on. The version of .venv is left out: the other targets run on it. An interpreter is looked for on
 PATH and among pyenv's versions; with --install, for CI, as root also in Debian's packages. With --brief, for CI,
-only the newest Python runs the tests of all that users install (eight minutes on two cores, half of them compiling);
+only the newest Python runs the tests of all that users install (nine minutes on two cores, a third of them compiling);
 those between it and the one of .venv run the rooms in ROOMS_IN_BRIEF. Which ran, and which could not be had, is said
 at the end. Exit code 1: the tests failed on one, or its packages could not be installed.
 

@@ -41,7 +41,7 @@ def test_up_works_where_nothing_is_compiled_and_nothing_can_be_kept_and_says_wha
         PYTHONDONTWRITEBYTECODE="1",
         NUMBA_CACHE_DIR=str(file / "numba"),
         XDG_CACHE_HOME="",
-        NUMBA_OPT="0",  # less than half of the time, and a matter of other tests
+        NUMBA_OPT="0",  # half of the time; optimized code is a matter of other tests
         HOME=str(file),
     )
     try:

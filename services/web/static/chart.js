@@ -5,7 +5,8 @@ import { html } from "./html.js";
 import { clusterTime, count } from "./format.js";
 import { colour, onTheme } from "./theme.js";
 
-const TRIED_AGAIN_AFTER_MS = [500, 1000, 2000, 4000, 8000, 15000, 30000];
+const TRIED_EVERY_MS = 2000;
+const TRIES = 30;
 
 /** @type {Promise<any> | null} */
 let library = null;
@@ -27,9 +28,9 @@ async function untilLoaded(part) {
     try {
       return await part(tries ? `?try=${tries}` : "");
     } catch (error) {
-      if (tries === TRIED_AGAIN_AFTER_MS.length) throw error;
+      if (tries === TRIES) throw error;
     }
-    await new Promise((done) => setTimeout(done, TRIED_AGAIN_AFTER_MS[tries]));
+    await new Promise((done) => setTimeout(done, TRIED_EVERY_MS));
   }
 }
 
