@@ -11,16 +11,49 @@ from adlro.client import ServiceName
 from adlro.errors import Conflict
 
 # Free ports are searched below the kernel's range of ports for outgoing connections: a restarted service must find its
-# own port free.
-FREE_PORTS = range(20_000, 32_000)
+# own port free. Above these are those of the stores (adlro/kit/embedded_redis.py).
+FREE_PORTS = range(20_000, 26_000)
+_TRIES = 200
+_HOST = "127.0.0.1"
 
 
-def free_base_port() -> int:
-    """The first of as many consecutive free ports as services and page need. Raises Conflict if there are none."""
-    for base in random.sample(FREE_PORTS, 200):
-        if all(port_is_free("127.0.0.1", base + offset) for offset in range(PORT_OFFSET + 1)):
-            return base
-    raise Conflict(f"found no {PORT_OFFSET + 1} consecutive free ports; choose a --port")
+class FreePorts:
+    """As many consecutive free ports as services and page need, which no other `FreePorts` has until `release`.
+
+    A service binds its port seconds after the choice. Until then the choice shows in another name space, where no
+    service listens: a UDP socket on each of the ports, which the kernel closes with the process.
+
+    Attributes:
+        base: the first.
+
+    Raises:
+        Conflict: there are none.
+    """
+
+    def __init__(self) -> None:
+        self._claims: list[socket.socket] = []
+        for base in random.sample(FREE_PORTS, _TRIES):
+            ports = range(base, base + PORT_OFFSET + 1)
+            if self._claim(ports) and all(port_is_free(_HOST, port) for port in ports):
+                self.base = base
+                return
+            self.release()
+        raise Conflict(f"found no {PORT_OFFSET + 1} consecutive free ports; choose a --port")
+
+    def release(self) -> None:
+        """Leaves them to others."""
+        while self._claims:
+            self._claims.pop().close()
+
+    def _claim(self, ports: range) -> bool:
+        for port in ports:
+            claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._claims.append(claim)
+            try:
+                claim.bind((_HOST, port))
+            except OSError:
+                return False
+        return True
 
 
 def port_is_free(host: str, port: int) -> bool:

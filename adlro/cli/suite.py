@@ -15,7 +15,7 @@ from adlro.cli.data_dir import CHECKPOINTS, CLOSED_STORE, LEARN, LOGS, SECRETS, 
 from adlro.cli.given_redis import check_redis
 from adlro.cli.notify_process import NOTIFY, NOTIFY_MODULE, notify_address, notify_directory, notify_settings
 from adlro.cli.page import MODULE, PAGE, PORT_OFFSET, page_link, page_problem, page_settings, until_page_serves
-from adlro.cli.ports import FREE_PORTS, check_ports, free_base_port, port_is_free
+from adlro.cli.ports import FREE_PORTS, FreePorts, check_ports, port_is_free
 from adlro.cli.processes import ServiceProcess, exit_text, rotate
 from adlro.cli.secrets import USERS_ENV, SuiteSecrets, make_secrets
 from adlro.cli.starting import StartFailed, until_serving
@@ -91,6 +91,7 @@ class Suite:
         self._plan = plan
         self._notify = notify
         self._lock: IO[str] | None = None
+        self._ports: FreePorts | None = None
         self._store: EmbeddedRedis | None = None
         self._services: dict[ServiceName, ServiceProcess] = {}
         self._page: ServiceProcess | None = None
@@ -148,7 +149,9 @@ class Suite:
         """
         try:
             self._lock = take_lock(self._plan.data_dir, passable=self._plan.passable)
-            base_port = self._plan.base_port or free_base_port()
+            if not self._plan.base_port:
+                self._ports = FreePorts()
+            base_port = self._plan.base_port if self._ports is None else self._ports.base
             self.addresses = {name: f"127.0.0.1:{base_port + name.port_offset}" for name in ServiceName}
             check_ports(self.addresses)
             self._have_secrets()
@@ -215,6 +218,8 @@ class Suite:
                 in_time &= await self._services[name].stop(DRAIN_GRACE_S)
         if self._store is not None:
             await asyncio.to_thread(self._store.stop)
+        if self._ports is not None:
+            self._ports.release()
         if self._lock is not None:  # otherwise another suite uses the data directory
             self._plan.data_dir.joinpath(STATUS).unlink(missing_ok=True)
             if self.addresses:

@@ -38,7 +38,7 @@ HOW_TO_GET_ONE = (
 )
 STOP_TIMEOUT_S = 10.0
 # Below the range from which the kernel takes ports for outgoing connections: after a crash the port must still be free.
-_FREE_PORTS = range(20_000, 32_000)
+_FREE_PORTS = range(26_000, 32_000)
 _PORT_TRIES = 20
 _POLL_S = 0.01
 # Linux has 108 bytes for the path and its end, other systems four fewer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from adlro.cli.ports import free_base_port
+from adlro.cli.ports import FreePorts
 from adlro.client import AsyncClient
 from adlro.client.endpoints import Endpoints
 from adlro.kit.testing import SpawnedService
@@ -33,7 +33,7 @@ class Replicas:
         }
         self.stack = Stack(directory / "valkey")
         self.of: dict[str, list[SpawnedService]] = {name: [] for name in COUNTS}
-        self._ports: set[int] = set()
+        self._ports: list[FreePorts] = []
 
     def start(self) -> None:
         """Starts all; returns when they listen."""
@@ -56,7 +56,9 @@ class Replicas:
         order = [service for name in reversed(COUNTS) for service in self.of[name]]
         with ThreadPoolExecutor(max(len(order), 1)) as pool:
             list(pool.map(lambda service: service.stop(), order))
-        self.stack.redis.stop()
+        self.stack.stop()
+        for each in self._ports:
+            each.release()
 
     def client(self, ingest: int = 0, decompose: int = 0, orchestrator: int = 0) -> AsyncClient:
         """A client of one replica of each."""
@@ -74,10 +76,8 @@ class Replicas:
 
     def _free_address(self) -> str:
         """One that nobody takes while the replica is down, as one of port 0 might be, and that no other one has."""
-        while (port := free_base_port()) in self._ports:
-            pass
-        self._ports.add(port)
-        return f"127.0.0.1:{port}"
+        self._ports.append(FreePorts())
+        return f"127.0.0.1:{self._ports[-1].base}"
 
     def _start(self, name: str, listen: str) -> SpawnedService:
         return self.stack.start_another(name, listen, **self._settings, **self._addresses(name))

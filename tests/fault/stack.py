@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adlro.cli.ports import free_base_port
+from adlro.cli.ports import FreePorts
 from adlro.client import AsyncClient
 from adlro.client.endpoints import Endpoints
 from adlro.kit.channel import open_channel
@@ -38,8 +38,8 @@ class Stack:
     """
 
     def __init__(self, data_dir: Path, **settings: str) -> None:
-        base = free_base_port()
-        self.addresses = {name: f"127.0.0.1:{base + place}" for place, name in enumerate(ORDER)}
+        self._ports = FreePorts()
+        self.addresses = {name: f"127.0.0.1:{self._ports.base + place}" for place, name in enumerate(ORDER)}
         self.redis = EmbeddedRedis(data_dir)
         self.services: dict[str, SpawnedService] = {}
         self._settings = settings
@@ -59,6 +59,7 @@ class Stack:
         for service in self.services.values():
             service.stop()
         self.redis.stop()
+        self._ports.release()
 
     def client(self, *, orchestrator: str | None = None, patience_s: float = PATIENCE_S) -> AsyncClient:
         """A client of all of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -18,10 +19,12 @@ from typer.testing import CliRunner
 from adlro.cli import given_redis, ports, suite
 from adlro.cli.app import app
 from adlro.cli.data_dir import take_lock
-from adlro.cli.ports import free_base_port, port_is_free
+from adlro.cli.page import PORT_OFFSET
+from adlro.cli.ports import FreePorts, port_is_free
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
 from adlro.cli.starting import StartFailed
 from adlro.cli.up import few_cores
+from adlro.errors import Conflict
 from adlro.kit.running_suites import default_data_dir, running_suite
 from adlro.records.cluster import Gpu, Node
 from tests.unit.client.fake_suite import until
@@ -151,10 +154,30 @@ def test_exit_codes_in_words() -> None:
 
 def test_free_ports_come_in_a_row(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not port_is_free("127.0.0.1", taken_port)
-    assert free_base_port() in ports.FREE_PORTS
     # Other processes take ports too: which are free, the test says itself.
     monkeypatch.setattr(ports, "port_is_free", lambda _, port: port % 7 in (2, 3, 4, 5, 6))
-    assert {free_base_port() % 7 for _ in range(10)} == {2}
+    chosen = [FreePorts() for _ in range(10)]
+    assert {each.base % 7 for each in chosen} == {2}
+    assert {each.base for each in chosen} <= set(ports.FREE_PORTS)
+    for each in chosen:
+        each.release()
+
+
+def test_two_suites_that_start_at_once_choose_other_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No service listens yet.
+    monkeypatch.setattr(ports, "port_is_free", lambda *_: True)
+    first = FreePorts()
+    tries = [first.base, first.base + PORT_OFFSET, first.base - PORT_OFFSET, first.base + PORT_OFFSET + 1]
+    monkeypatch.setattr(random, "sample", lambda *_: tries)
+    second = FreePorts()
+    assert second.base == first.base + PORT_OFFSET + 1
+    with pytest.raises(Conflict, match="consecutive free ports"):
+        FreePorts()
+    first.release()
+    third = FreePorts()
+    assert third.base == first.base
+    third.release()
+    second.release()
 
 
 def test_gpus_that_cores_leave_idle_are_told_of() -> None:
