@@ -12,6 +12,9 @@ wholly above 1 % (with `--all` for each); p95, longest wait and throughput in th
 how much GPU time stood *idle beside a backlog*: while a waiting job fitted whose expected run there would have ended
 before the queue was expected to drain (the planned start of the last waiting job, each planned in the order of
 submission on the GPU where it is done first). Finished cells are kept: an interrupted run goes on.
+
+The policy `advised` is what an owner has who follows `adlro learn` without its candidate: the best rule where it is
+better than `dqn` for certain on eight lists of its own, and `dqn` elsewhere.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import numpy as np
 
 from adlro.decide.policies import POLICIES, Policy
 from adlro.decide.policies.hold_gang import HoldGang
+from adlro.lab.candidates.judging import LEAST_PARTS
 from adlro.lab.evaluate.measure import METRICS, figures_of
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
@@ -46,8 +50,9 @@ RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_
 """Of which the best is chosen: the single rules, without tuned settings."""
 GANG_RULES = ("fcfs", "sjf", "easy_backfill", "conservative_backfill", "min_min", "hold_gang", "drain_gang")
 """The same with jobs of several GPUs."""
-CHOOSE_FROM = 1_000_000
-"""Number of the first list on which rules are chosen."""
+CHOOSE_FROM, ADVISE_FROM = 1_000_000, 2_000_000
+"""Number of the first list on which rules are chosen, and on which they are compared with `dqn` for `advised`."""
+ADVISED, LEARNED = "advised", "dqn"
 LIMIT = 0.01
 
 
@@ -176,13 +181,27 @@ def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[
         columns["best_rule"] = np.array(best)
     best = str(columns["best_rule"])
     cluster, jobs = lists_of(cell, seed, 0, lists)
-    for name in dict.fromkeys([*([best] if not path.exists() else []), *missing]):
+    wanted = [LEARNED, *missing] if ADVISED in missing else missing
+    for name in dict.fromkeys([*([best] if not path.exists() else []), *wanted]):
+        if name == ADVISED or f"{name}.mean_jct_s" in columns:
+            continue
         played = play(cluster, jobs, policy_of(name))
         columns |= {f"{name}.{field}": column for field, column in dataclasses.asdict(played).items()}
+    if ADVISED in missing:
+        advice = best if is_advised(best, *lists_of(cell, seed, ADVISE_FROM, LEAST_PARTS)) else LEARNED
+        columns |= {
+            f"{ADVISED}.{field.name}": columns[f"{advice}.{field.name}"] for field in dataclasses.fields(Played)
+        }
     part = path.with_suffix(".part.npz")
     np.savez(part, **columns)  # type: ignore[arg-type]
     part.replace(path)
     return f"{cell.number} {cell.text}: best rule {best}, {time.perf_counter() - begin_s:.0f} s"
+
+
+def is_advised(rule: str, cluster: Cluster, jobs: JobArrays) -> bool:
+    """Whether the rule's mean completion time is below that of `dqn` for certain."""
+    rules, learned = (play(cluster, jobs, policy_of(name)).mean_jct_s for name in (rule, LEARNED))
+    return change_of_means(rules, learned)[2] < 0.0
 
 
 @dataclass(frozen=True, slots=True)

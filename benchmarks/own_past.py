@@ -3,7 +3,7 @@
     python -m benchmarks.own_past run FOLDER --trace FILE --cluster NAME [--load 0.9] [--worlds 40] [--seed 1]
                                              [--teacher FILE] [--parts-of 512]
     python -m benchmarks.own_past whole FOLDER --trace FILE
-    python -m benchmarks.own_past draw FOLDER [--jobs 9000]
+    python -m benchmarks.own_past draw FOLDER [--jobs 9000] [--cell SEED:NUMBER]
     python -m benchmarks.own_past show FOLDER...
 
 1. A candidate learns from the first third of the trace's jobs, as `adlro learn --jobs` does; with --teacher from the
@@ -13,7 +13,8 @@
    runs under the candidate, offered or not, under the shipped checkpoint and under the rules.
 
 `draw` writes a small cluster, outside the range that the shipped network was trained for, as FOLDER/cluster.toml, and
-jobs for it by the mix of the scenario `gangs` at load 0.9, as FOLDER/jobs.csv.
+jobs for it by the mix of the scenario `gangs` at load 0.9, as FOLDER/jobs.csv; with --cell the cluster, the jobs and
+the load of that cell of the grid with jobs of several GPUs (benchmarks/grid.py).
 
 `whole` also plays that rest in one piece, after a `run`: queues last for weeks then, as they did, and one replay says
 nothing about chance.
@@ -27,6 +28,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,21 +39,24 @@ import numpy as np
 from adlro.decide.policies.dqn import SHIPPED
 from adlro.hardware.cluster_files import read_cluster
 from adlro.lab.candidates.document import verdict_lines
+from adlro.lab.candidates.judging import SINGLE_RULES
 from adlro.lab.candidates.learning import MOST_JUDGED, Plan, learn
 from adlro.lab.candidates.making import Making
 from adlro.lab.candidates.past import Past
 from adlro.lab.candidates.reading import ListRequest, past_of_file
 from adlro.lab.compare.replaying import Rules, policy_of, replay
 from adlro.lab.evaluate.resampling import change_of_means
+from adlro.records.cluster import Cluster
 from adlro.state.observation import Floats
 from adlro.workload.capacity import scenario_on
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 from adlro.workload.traces import write_paper_csv
+from benchmarks.grid_cells import FILES, GANGS, draw_cells, scenario_of
 from benchmarks.measuring import machine
 from benchmarks.paper_claims import markdown
 
-RULES = ("hold_gang", "drain_gang", "hold_greedy_fixed")
+RULES = ("hold_gang", "drain_gang", "hold_greedy_fixed", *SINGLE_RULES)
 JUDGED = 2 / 9
 FIGURES = ("mean JCT", "p95 JCT", "longest wait")
 
@@ -131,6 +136,30 @@ def draw(folder: Path, count: int) -> None:
     scenario = scenario_on(dataclasses.replace(scenario, gang_sizes=sizes), cluster)
     rng = np.random.default_rng(DRAWN_SEED)
     write_paper_csv(folder / "jobs.csv", draw_jobs(scenario, load=0.9, rng=rng, count=count))
+
+
+def draw_cell(folder: Path, count: int, seed: int, number: int) -> None:
+    """Writes a cell's cluster, and one list of its jobs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cell = draw_cells(number + 1, seed, GANGS)[number]
+    scenario, _ = scenario_of(cell, seed)
+    if cell.backlog or cell.cluster not in (file.stem for file in FILES.glob("*.toml")):
+        raise SystemExit(f"{cell.text}: its jobs come at once, or its cluster is no file")
+    (folder / "cluster.toml").write_text(with_cores((FILES / f"{cell.cluster}.toml").read_text(), scenario.cluster))
+    rng = np.random.default_rng(DRAWN_SEED)
+    write_paper_csv(folder / "jobs.csv", draw_jobs(scenario, load=cell.load, rng=rng, count=count))
+    print(cell.text)
+
+
+def with_cores(text: str, cluster: Cluster) -> str:
+    """A cluster file with the cores and the memory that the nodes of `cluster` have."""
+    nodes = iter(cluster.nodes)
+
+    def of_node(found: re.Match[str]) -> str:
+        node = next(nodes)
+        return f"cpu_cores = {node.cpu_cores}\nmemory_mib = {node.memory_mib}"
+
+    return re.sub(r"cpu_cores = \d+\nmemory_mib = \d+", of_node, text)
 
 
 def play_whole(folder: Path, trace: Path) -> None:
@@ -225,6 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     draws = commands.add_parser("draw")
     draws.add_argument("folder", type=Path)
     draws.add_argument("--jobs", type=int, default=9000)
+    draws.add_argument("--cell", metavar="SEED:NUMBER")
     wholes = commands.add_parser("whole")
     wholes.add_argument("folder", type=Path)
     wholes.add_argument("--trace", type=Path, required=True)
@@ -234,7 +264,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.what == "show":
         print(show(asked.folder))
     elif asked.what == "draw":
-        draw(asked.folder, asked.jobs)
+        if asked.cell is None:
+            draw(asked.folder, asked.jobs)
+        else:
+            draw_cell(asked.folder, asked.jobs, *map(int, asked.cell.split(":")))
     elif asked.what == "whole":
         play_whole(asked.folder, asked.trace)
     else:

@@ -136,9 +136,9 @@ def run(
 ) -> None:
     """Make a candidate for the learned policy from what this cluster has run, and judge it; change nothing.
 
-    The earlier jobs teach, the later ones judge: they are replayed under the candidate, under the checkpoint in use and
-    under the rule that both correct. `adlro policy promote` puts an offered candidate into service. A process of its
-    own, for spare cores; hundreds of finished jobs are needed.
+    The earlier jobs teach, the later ones judge: they are replayed under the candidate, under the checkpoint in use,
+    under the rule that both correct, and under the rule that was the best for the earlier jobs. `adlro policy promote`
+    puts an offered candidate into service. A process of its own, for spare cores; hundreds of finished jobs are needed.
     """
     require_known(runtime, KINDS, "runtime", "knowledge of runtimes")
     plan = Plan(Making(worlds, epochs, seed), judged_share)

@@ -42,6 +42,7 @@ def verdict_document(verdict: Verdict, before: Past, judged: Past, making: Makin
         "making": asdict(making),
         "policies": [_finite(asdict(each)) for each in verdict.played],
         "changes": [_finite(asdict(each)) for each in verdict.changes],
+        "better_rule": None if verdict.better_rule is None else _finite(asdict(verdict.better_rule)),
         "notes": list(before.notes),
     }
 
@@ -89,10 +90,18 @@ def verdict_lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"[yellow]{escape(note)}[/]"
     if document["offered"]:
         yield "[green]offered[/]: its gain is above 0 with 95 % confidence, and its tails keep the limits"
-        return
-    yield "[yellow]not offered[/]:"
-    for reason in document["reasons"]:
-        yield f"  - {escape(reason)}"
+    else:
+        yield "[yellow]not offered[/]:"
+        for reason in document["reasons"]:
+            yield f"  - {escape(reason)}"
+    if (rule := document["better_rule"]) is not None:
+        name = escape(rule["policy"])
+        yield (
+            f"a single rule is better here: {name}, the best on the earlier jobs, has mean JCT "
+            f"{_percent(rule['mean_jct'])}{_interval(rule['mean_jct_interval'])}, p95 JCT {_percent(rule['p95_jct'])}, "
+            f"longest wait {_percent(rule['longest_wait'])}, mean JCT in one piece {_percent(rule['whole_mean_jct'])} "
+            f"against the checkpoint in use; to let it decide: [bold]adlro policy {name}[/]"
+        )
 
 
 def _percent(ratio: float | None) -> str:

@@ -7,6 +7,9 @@ of all jobs in one piece shows what happens where queues last longer than a part
 
 A candidate is offered only if its gain is certain and its tails keep the limits of the learned policy
 (docs/learned_policy.md).
+
+On some clusters a single rule is better than any checkpoint (docs/grid.md). The one that would have served the earlier
+jobs best runs beside them, and the verdict says if it is better for certain: the owner may let it decide instead.
 """
 
 from __future__ import annotations
@@ -33,8 +36,14 @@ WHOLE_LIMIT = 1.05
 LEAST_PARTS, MOST_PARTS, LEAST_IN_PART, USUAL_IN_PART = 8, 24, 50, 250
 """Short parts end before a queue has grown: where there are jobs enough, a part has the usual number of them."""
 LEAST_JOBS = LEAST_PARTS * LEAST_IN_PART
+MOST_CHOOSING = 4000
+"""The last jobs of those that teach, which choose the single rule."""
 RULES = "hold_greedy_fixed", "hold_gang"
 """Where all jobs have one GPU, and where some have several."""
+SINGLE_RULES = "fcfs", "sjf", "easy_backfill", "conservative_backfill", "min_min"
+"""That may be better than the checkpoint, besides the rule that it corrects."""
+GANG_RULE, STOPPING_RULE = "drain_gang", "srtf"
+"""One more of them where some jobs have several GPUs, and where jobs may be stopped."""
 
 _MEAN, _P95, _LONGEST_WAIT, _FALLBACK = range(4)
 
@@ -62,7 +71,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The candidate's figures as ratios of another policy's; intervals of 95 % over the parts."""
+    """A policy's figures as ratios of another one's; intervals of 95 % over the parts."""
 
     against: str
     mean_jct: float
@@ -71,6 +80,7 @@ class Change:
     p95_jct_interval: tuple[float, float]
     longest_wait: float
     whole_mean_jct: float
+    policy: str = CANDIDATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,10 @@ class Verdict:
         reasons: why it is not offered.
         part_count: number of parts; `part_jobs`: jobs of each.
         played: figures of each policy, the candidate's first.
-        changes: of the candidate against each of the others: the checkpoint in use, and the rule.
+        changes: of the candidate against each of the others: the checkpoint in use, the rule, and the best single rule
+            if that is another one.
+        better_rule: the best single rule's figures as ratios of the checkpoint's in use, if its mean is below that for
+            certain, and below the candidate's unless that is not offered; otherwise None.
     """
 
     offered: bool
@@ -91,6 +104,7 @@ class Verdict:
     part_jobs: int
     played: tuple[Played, ...]
     changes: tuple[Change, ...]
+    better_rule: Change | None = None
 
 
 def parts_of(past: Past) -> list[Past]:
@@ -106,18 +120,43 @@ def parts_of(past: Past) -> list[Past]:
     return [part for part in parts if part.measured.any()]
 
 
-def judge(past: Past, candidate: Path, in_use: Path, progress: Callable[[str], None] = lambda _: None) -> Verdict:
-    """Runs a past's jobs under the candidate, the checkpoint in use, and the rule that they correct.
+def best_rule(past: Past, progress: Callable[[str], None] = lambda _: None) -> str:
+    """The rule with the lowest mean completion time over parts of the last jobs of a past.
+
+    Args:
+        past: jobs that do not judge: a rule that was the best of several on the jobs that judge it would look too good.
+        progress: called with each rule before it runs.
+    """
+    rules = [RULES[past.gang_share > 0.0], *SINGLE_RULES]
+    rules += [GANG_RULE] * (past.gang_share > 0.0) + [STOPPING_RULE] * (past.rules.min_run_s is not None)
+    parts = parts_of(past.part(max(len(past) - MOST_CHOOSING, 0), len(past)))
+    mean_s = {}
+    for name in rules:
+        progress(name)
+        mean_s[name] = float(np.mean([_figures(part, policy_of(name, past.rules))[_MEAN] for part in parts]))
+    return min(mean_s, key=lambda name: mean_s[name])
+
+
+def judge(
+    past: Past,
+    candidate: Path,
+    in_use: Path,
+    progress: Callable[[str], None] = lambda _: None,
+    single_rule: str = "",
+) -> Verdict:
+    """Runs a past's jobs under the candidate, the checkpoint in use, the rule that they correct, and a single rule.
 
     Args:
         past: jobs that the candidate did not learn from.
         candidate, in_use: ONNX files.
         progress: called with each policy before it runs.
+        single_rule: the best one on earlier jobs; empty: the rule that they correct.
     """
     rule = RULES[past.gang_share > 0.0]
     parts = parts_of(past)
     played, of_parts = [], []
-    for name, path in ((CANDIDATE, candidate), (IN_USE, in_use), (rule, None)):
+    names: dict[str, Path | None] = {CANDIDATE: candidate, IN_USE: in_use, rule: None, single_rule or rule: None}
+    for name, path in names.items():
         progress(name)
         make = _maker(past, name, path)
         figures = np.array([_figures(part, make()) for part in parts])
@@ -139,7 +178,11 @@ def judge(past: Past, candidate: Path, in_use: Path, progress: Callable[[str], N
         _change(played[0], other, of_parts[0], theirs) for other, theirs in zip(played[1:], of_parts[1:], strict=True)
     )
     reasons = _reasons(changes)
-    return Verdict(not reasons, reasons, len(parts), len(parts[0]), tuple(played), changes)
+    of_rule = _change(played[-1], played[1], of_parts[-1], of_parts[1])
+    is_better = of_rule.mean_jct_interval[1] < 1.0 and (bool(reasons) or played[-1].mean_jct_s < played[0].mean_jct_s)
+    return Verdict(
+        not reasons, reasons, len(parts), len(parts[0]), tuple(played), changes, of_rule if is_better else None
+    )
 
 
 def _maker(past: Past, name: str, path: Path | None) -> Callable[[], Policy]:
@@ -166,6 +209,7 @@ def _change(ours: Played, theirs: Played, our_parts: Floats, their_parts: Floats
         (p95_low, p95_high),
         _ratio(ours.longest_wait_s, theirs.longest_wait_s),
         _ratio(ours.whole_mean_jct_s, theirs.whole_mean_jct_s),
+        ours.name,
     )
 
 
@@ -175,7 +219,7 @@ def _ratio(ours: float, theirs: float) -> float:
 
 def _reasons(changes: tuple[Change, ...]) -> tuple[str, ...]:
     """Why the candidate is not offered; none: it is."""
-    in_use, rule = changes
+    in_use, rule = changes[:2]
     found = []
     low, high = in_use.mean_jct_interval
     if high >= 1.0:

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adlro.decide.policies.base import Policy
 from adlro.decide.policies.dqn import SHIPPED
 from adlro.errors import InvalidInput
+from adlro.lab.candidates import judging
 from adlro.lab.candidates.document import verdict_document, verdict_lines
-from adlro.lab.candidates.judging import LEAST_JOBS, Change, _reasons, judge, parts_of
+from adlro.lab.candidates.judging import LEAST_JOBS, MOST_CHOOSING, Change, _reasons, best_rule, judge, parts_of
 from adlro.lab.candidates.learning import Plan
 from adlro.lab.candidates.making import Making
+from adlro.lab.candidates.past import Past
 from tests.networks import network, put
 from tests.unit.lab.candidates.pasts import past
 
@@ -76,6 +79,62 @@ def test_a_candidate_that_would_have_lost_is_not_offered_and_the_document_says_w
     assert "not offered" in text
     assert document["reasons"][0].replace("[", "\\[") in text
     assert document["judged_by"]["parts"] == 8
+
+
+def test_a_rule_that_is_better_than_the_checkpoint_in_use_is_told_with_the_command(tmp_path: Path) -> None:
+    judged = past(LEAST_JOBS, "paper", load=1.1)
+    longest_first = put(tmp_path / "bad.onnx", network({"duration": 1.0}))
+    same = put(tmp_path / "same.onnx", longest_first.read_bytes())
+    verdict = judge(judged, same, longest_first, single_rule="sjf")
+    assert [each.name for each in verdict.played] == ["candidate", "in use", "hold_greedy_fixed", "sjf"]
+    assert [each.against for each in verdict.changes] == ["in use", "hold_greedy_fixed", "sjf"]
+    assert verdict.better_rule is not None
+    assert (verdict.better_rule.policy, verdict.better_rule.against) == ("sjf", "in use")
+    assert verdict.better_rule.mean_jct_interval[1] < 1.0
+    document = verdict_document(verdict, judged, judged, Making(), "same.onnx")
+    assert document["better_rule"]["mean_jct"] == verdict.better_rule.mean_jct
+    told = list(verdict_lines(document))[-1]
+    assert "a single rule is better here: sjf" in told
+    assert "adlro policy sjf" in told
+    # The rule that a checkpoint corrects may be the one that is better.
+    of_base = judge(judged, same, longest_first).better_rule
+    assert of_base is not None
+    assert of_base.policy == "hold_greedy_fixed"
+
+
+def test_no_rule_is_told_where_none_is_better_than_a_checkpoint(tmp_path: Path) -> None:
+    judged = past(LEAST_JOBS, "paper")
+    same = put(tmp_path / "same.onnx", SHIPPED.read_bytes())
+    verdict = judge(judged, same, SHIPPED, single_rule="fcfs")
+    assert verdict.better_rule is None
+    assert verdict.changes[-1].mean_jct_interval[1] < 1.0
+    assert verdict_document(verdict, judged, judged, Making(), "same.onnx")["better_rule"] is None
+    # An offered candidate that is better than that rule stands alone.
+    longest_first = put(tmp_path / "bad.onnx", network({"duration": 1.0}))
+    offered = judge(judged, same, longest_first, single_rule="sjf")
+    assert offered.offered
+    assert offered.better_rule is None
+
+
+def test_the_best_rule_is_that_of_the_lowest_mean_and_knows_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    assert best_rule(past(LEAST_JOBS, "paper", load=1.1), tried.append) == "hold_greedy_fixed"
+    assert "drain_gang" not in tried
+    assert "srtf" not in tried
+    seen: list[int] = []
+
+    def figures(part: Past, policy: Policy) -> tuple[float, ...]:
+        seen.append(len(part))
+        return (float(policy.name != "min_min"), 0.0, 0.0, 0.0)
+
+    monkeypatch.setattr(judging, "_figures", figures)
+    tried.clear()
+    whole = past(LEAST_JOBS + MOST_CHOOSING)
+    stops = dataclasses.replace(whole, rules=dataclasses.replace(whole.rules, min_run_s=60.0))
+    assert best_rule(stops, tried.append) == "min_min"
+    assert tried[0] == "hold_gang"
+    assert {"drain_gang", "srtf"} < set(tried)
+    assert sum(seen) == MOST_CHOOSING * len(tried)
 
 
 def test_too_few_jobs_are_told_with_the_way_out() -> None:
