@@ -13,8 +13,8 @@ how much GPU time stood *idle beside a backlog*: while a waiting job fitted whos
 before the queue was expected to drain (the planned start of the last waiting job, each planned in the order of
 submission on the GPU where it is done first). Finished cells are kept: an interrupted run goes on.
 
-The policy `advised` is what an owner has who follows `adlro learn` without its candidate: the best rule where it is
-better than `dqn` for certain on eight lists of its own, and `dqn` elsewhere.
+The policy `advised`, with `--gangs`, is an owner who follows what `adlro learn` says of single rules, and promotes no
+candidate: the best rule where it is better than `dqn` for certain on eight lists of its own, and `dqn` elsewhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import numpy as np
 
 from adlro.decide.policies import POLICIES, Policy
 from adlro.decide.policies.hold_gang import HoldGang
-from adlro.lab.candidates.judging import LEAST_PARTS
+from adlro.lab.candidates.judging import LEAST_PARTS, SINGLE_RULES
 from adlro.lab.evaluate.measure import METRICS, figures_of
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
@@ -48,8 +48,8 @@ from benchmarks.grid_cells import GANGS, ONE_GPU, Cell, draw_cells, lists_of
 
 RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
 """Of which the best is chosen: the single rules, without tuned settings."""
-GANG_RULES = ("fcfs", "sjf", "easy_backfill", "conservative_backfill", "min_min", "hold_gang", "drain_gang")
-"""The same with jobs of several GPUs."""
+GANG_RULES = (*SINGLE_RULES, "hold_gang", "drain_gang")
+"""The same with jobs of several GPUs: those of which `adlro learn` chooses."""
 CHOOSE_FROM, ADVISE_FROM = 1_000_000, 2_000_000
 """Number of the first list on which rules are chosen, and on which they are compared with `dqn` for `advised`."""
 ADVISED, LEARNED = "advised", "dqn"
@@ -265,15 +265,21 @@ def show(folder: Path, *, all_cells: bool = False) -> None:
         rows = [_row(cell, columns, name) for cell, columns in found if f"{name}.mean_jct_s" in columns]
         if rows:
             _show_policy(name, rows, all_cells)
+        if rows and name == ADVISED:
+            of_rule = [
+                (columns[f"{LEARNED}.mean_jct_s"] != columns[f"{name}.mean_jct_s"]).any() for _, columns in found
+            ]
+            print(f"{ADVISED}: a rule in {sum(of_rule)} of {len(rows)} cells\n")
 
 
 def _show_policy(name: str, rows: Sequence[Row], all_cells: bool) -> None:
     above = [row for row in rows if row.is_above]
     idle = math.fsum(row.idle_s for row in rows) / math.fsum(row.gpu_s for row in rows)
+    changes_of_all = [row.mean_jct[0] for row in rows]
     print(
         f"{name}: {len(above)} of {len(rows)} cells wholly above +{LIMIT:.0%} of the best rule; mean over cells "
-        f"{_mean([row.mean_jct[0] for row in rows]):+.2%}; idle beside a backlog {idle:.4%} of GPU time, "
-        f"most in a cell {max(row.idle_s / row.gpu_s for row in rows):.4%}\n"
+        f"{_mean(changes_of_all):+.2%}, median {np.median(changes_of_all):+.2%}; idle beside a backlog {idle:.4%} of "
+        f"GPU time, most in a cell {max(row.idle_s / row.gpu_s for row in rows):.4%}\n"
     )
     print(
         "| cells | count | above | mean JCT, % | least | most | p95 JCT, % | longest wait, % | jobs/h, % | "
@@ -343,6 +349,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.command == "run":
         asked.folder.mkdir(parents=True, exist_ok=True)
         policies = (asked.policies or ("hold_gang,dqn" if asked.gangs else "hold_greedy_fixed,dqn")).split(",")
+        if ADVISED in policies and not asked.gangs:
+            parser.error(f"--policies: {ADVISED} goes with --gangs")
         told = {name: getattr(asked, name) for name in ("cells", "lists", "choose", "seed", "gangs")}
         said = asked.folder / "grid.json"
         before = json.loads(said.read_text()) if said.exists() else told

@@ -140,12 +140,13 @@ def draw(folder: Path, count: int) -> None:
 
 def draw_cell(folder: Path, count: int, seed: int, number: int) -> None:
     """Writes a cell's cluster, and one list of its jobs."""
-    folder.mkdir(parents=True, exist_ok=True)
     cell = draw_cells(number + 1, seed, GANGS)[number]
     scenario, _ = scenario_of(cell, seed)
-    if cell.backlog or cell.cluster not in (file.stem for file in FILES.glob("*.toml")):
+    file = FILES / f"{cell.cluster}.toml"
+    if cell.backlog or not file.exists():
         raise SystemExit(f"{cell.text}: its jobs come at once, or its cluster is no file")
-    (folder / "cluster.toml").write_text(with_cores((FILES / f"{cell.cluster}.toml").read_text(), scenario.cluster))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cluster.toml").write_text(with_cores(file.read_text(), scenario.cluster))
     rng = np.random.default_rng(DRAWN_SEED)
     write_paper_csv(folder / "jobs.csv", draw_jobs(scenario, load=cell.load, rng=rng, count=count))
     print(cell.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 from collections.abc import Mapping
@@ -12,16 +13,17 @@ from adlro.errors import Conflict
 
 # Free ports are searched below the kernel's range of ports for outgoing connections: a restarted service must find its
 # own port free. Above these are those of the stores (adlro/kit/embedded_redis.py).
-FREE_PORTS = range(20_000, 26_000)
+FREE_PORTS = range(20_000, 26_000 - PORT_OFFSET - 2)
 _TRIES = 200
+_COUNT = PORT_OFFSET + 2
 _HOST = "127.0.0.1"
 
 
-class FreePorts:
-    """As many consecutive free ports as services and page need, which no other `FreePorts` has until `release`.
+class ClaimedPorts:
+    """Consecutive free ports for services, page and notify, which no other `ClaimedPorts` has until `release`.
 
-    A service binds its port seconds after the choice. Until then the choice shows in another name space, where no
-    service listens: a UDP socket on each of the ports, which the kernel closes with the process.
+    A service binds its port seconds after the choice. A UDP socket on each port tells other suites until then; services
+    use TCP alone. The kernel closes the sockets with the process.
 
     Attributes:
         base: the first.
@@ -33,12 +35,12 @@ class FreePorts:
     def __init__(self) -> None:
         self._claims: list[socket.socket] = []
         for base in random.sample(FREE_PORTS, _TRIES):
-            ports = range(base, base + PORT_OFFSET + 1)
+            ports = range(base, base + _COUNT)
             if self._claim(ports) and all(port_is_free(_HOST, port) for port in ports):
                 self.base = base
                 return
             self.release()
-        raise Conflict(f"found no {PORT_OFFSET + 1} consecutive free ports; choose a --port")
+        raise Conflict(f"found no {_COUNT} consecutive free ports; choose a --port")
 
     def release(self) -> None:
         """Leaves them to others."""
@@ -51,7 +53,9 @@ class FreePorts:
             self._claims.append(claim)
             try:
                 claim.bind((_HOST, port))
-            except OSError:
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
                 return False
         return True
 

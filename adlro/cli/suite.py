@@ -15,7 +15,7 @@ from adlro.cli.data_dir import CHECKPOINTS, CLOSED_STORE, LEARN, LOGS, SECRETS, 
 from adlro.cli.given_redis import check_redis
 from adlro.cli.notify_process import NOTIFY, NOTIFY_MODULE, notify_address, notify_directory, notify_settings
 from adlro.cli.page import MODULE, PAGE, PORT_OFFSET, page_link, page_problem, page_settings, until_page_serves
-from adlro.cli.ports import FREE_PORTS, FreePorts, check_ports, port_is_free
+from adlro.cli.ports import FREE_PORTS, ClaimedPorts, check_ports, port_is_free
 from adlro.cli.processes import ServiceProcess, exit_text, rotate
 from adlro.cli.secrets import USERS_ENV, SuiteSecrets, make_secrets
 from adlro.cli.starting import StartFailed, until_serving
@@ -91,7 +91,7 @@ class Suite:
         self._plan = plan
         self._notify = notify
         self._lock: IO[str] | None = None
-        self._ports: FreePorts | None = None
+        self._ports: ClaimedPorts | None = None
         self._store: EmbeddedRedis | None = None
         self._services: dict[ServiceName, ServiceProcess] = {}
         self._page: ServiceProcess | None = None
@@ -150,7 +150,7 @@ class Suite:
         try:
             self._lock = take_lock(self._plan.data_dir, passable=self._plan.passable)
             if not self._plan.base_port:
-                self._ports = FreePorts()
+                self._ports = ClaimedPorts()
             base_port = self._plan.base_port if self._ports is None else self._ports.base
             self.addresses = {name: f"127.0.0.1:{base_port + name.port_offset}" for name in ServiceName}
             check_ports(self.addresses)

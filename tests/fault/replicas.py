@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from adlro.cli.ports import FreePorts
+from adlro.cli.ports import ClaimedPorts
 from adlro.client import AsyncClient
 from adlro.client.endpoints import Endpoints
 from adlro.kit.testing import SpawnedService
@@ -33,7 +33,7 @@ class Replicas:
         }
         self.stack = Stack(directory / "valkey")
         self.of: dict[str, list[SpawnedService]] = {name: [] for name in COUNTS}
-        self._ports: list[FreePorts] = []
+        self._ports: list[ClaimedPorts] = []
 
     def start(self) -> None:
         """Starts all; returns when they listen."""
@@ -76,7 +76,7 @@ class Replicas:
 
     def _free_address(self) -> str:
         """One that nobody takes while the replica is down, as one of port 0 might be, and that no other one has."""
-        self._ports.append(FreePorts())
+        self._ports.append(ClaimedPorts())
         return f"127.0.0.1:{self._ports[-1].base}"
 
     def _start(self, name: str, listen: str) -> SpawnedService:

@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adlro.cli.ports import FreePorts
+from adlro.cli.ports import ClaimedPorts
 from adlro.client import AsyncClient
 from adlro.client.endpoints import Endpoints
 from adlro.kit.channel import open_channel
@@ -38,7 +38,7 @@ class Stack:
     """
 
     def __init__(self, data_dir: Path, **settings: str) -> None:
-        self._ports = FreePorts()
+        self._ports = ClaimedPorts()
         self.addresses = {name: f"127.0.0.1:{self._ports.base + place}" for place, name in enumerate(ORDER)}
         self.redis = EmbeddedRedis(data_dir)
         self.services: dict[str, SpawnedService] = {}

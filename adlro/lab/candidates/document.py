@@ -97,10 +97,10 @@ def verdict_lines(document: dict[str, Any]) -> Iterator[str]:
     if (rule := document["better_rule"]) is not None:
         name = escape(rule["policy"])
         yield (
-            f"a single rule is better here: {name}, the best on the earlier jobs, has mean JCT "
+            f"a single rule has a lower mean here: {name}, the best on the earlier jobs, has mean JCT "
             f"{_percent(rule['mean_jct'])}{_interval(rule['mean_jct_interval'])}, p95 JCT {_percent(rule['p95_jct'])}, "
             f"longest wait {_percent(rule['longest_wait'])}, mean JCT in one piece {_percent(rule['whole_mean_jct'])} "
-            f"against the checkpoint in use; to let it decide: [bold]adlro policy {name}[/]"
+            f"against the checkpoint in use; to let it decide, if it does not yet: [bold]adlro policy {name}[/]"
         )
 
 

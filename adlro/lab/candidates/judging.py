@@ -37,7 +37,7 @@ LEAST_PARTS, MOST_PARTS, LEAST_IN_PART, USUAL_IN_PART = 8, 24, 50, 250
 """Short parts end before a queue has grown: where there are jobs enough, a part has the usual number of them."""
 LEAST_JOBS = LEAST_PARTS * LEAST_IN_PART
 MOST_CHOOSING = 4000
-"""The last jobs of those that teach, which choose the single rule."""
+"""The last finished jobs of those that teach, which choose the single rule."""
 RULES = "hold_greedy_fixed", "hold_gang"
 """Where all jobs have one GPU, and where some have several."""
 SINGLE_RULES = "fcfs", "sjf", "easy_backfill", "conservative_backfill", "min_min"
@@ -94,8 +94,8 @@ class Verdict:
         played: figures of each policy, the candidate's first.
         changes: of the candidate against each of the others: the checkpoint in use, the rule, and the best single rule
             if that is another one.
-        better_rule: the best single rule's figures as ratios of the checkpoint's in use, if its mean is below that for
-            certain, and below the candidate's unless that is not offered; otherwise None.
+        better_rule: the single rule's figures as ratios of those of the checkpoint in use, if its mean is below that
+            for certain, in one piece not above the limit, and below that of an offered candidate for certain; or None.
     """
 
     offered: bool
@@ -120,16 +120,23 @@ def parts_of(past: Past) -> list[Past]:
     return [part for part in parts if part.measured.any()]
 
 
-def best_rule(past: Past, progress: Callable[[str], None] = lambda _: None) -> str:
+def corrected_rule(past: Past) -> str:
+    """The rule that the networks correct for such jobs."""
+    return RULES[past.gang_share > 0.0]
+
+
+def best_rule(past: Past, corrected: str, progress: Callable[[str], None] = lambda _: None) -> str:
     """The rule with the lowest mean completion time over parts of the last jobs of a past.
 
     Args:
         past: jobs that do not judge: a rule that was the best of several on the jobs that judge it would look too good.
+        corrected: the rule that the networks correct.
         progress: called with each rule before it runs.
     """
-    rules = [RULES[past.gang_share > 0.0], *SINGLE_RULES]
-    rules += [GANG_RULE] * (past.gang_share > 0.0) + [STOPPING_RULE] * (past.rules.min_run_s is not None)
-    parts = parts_of(past.part(max(len(past) - MOST_CHOOSING, 0), len(past)))
+    rules = [corrected, *SINGLE_RULES]
+    rules += [GANG_RULE] * (corrected == RULES[True]) + [STOPPING_RULE] * (past.rules.min_run_s is not None)
+    first = int(np.flatnonzero(past.measured)[-MOST_CHOOSING:][0])
+    parts = parts_of(past.part(first, len(past)))
     mean_s = {}
     for name in rules:
         progress(name)
@@ -138,25 +145,20 @@ def best_rule(past: Past, progress: Callable[[str], None] = lambda _: None) -> s
 
 
 def judge(
-    past: Past,
-    candidate: Path,
-    in_use: Path,
-    progress: Callable[[str], None] = lambda _: None,
-    single_rule: str = "",
+    past: Past, candidate: Path, in_use: Path, single_rule: str, progress: Callable[[str], None] = lambda _: None
 ) -> Verdict:
     """Runs a past's jobs under the candidate, the checkpoint in use, the rule that they correct, and a single rule.
 
     Args:
         past: jobs that the candidate did not learn from.
         candidate, in_use: ONNX files.
+        single_rule: the best one on earlier jobs; it may be the one that they correct.
         progress: called with each policy before it runs.
-        single_rule: the best one on earlier jobs; empty: the rule that they correct.
     """
-    rule = RULES[past.gang_share > 0.0]
     parts = parts_of(past)
     played, of_parts = [], []
-    names: dict[str, Path | None] = {CANDIDATE: candidate, IN_USE: in_use, rule: None, single_rule or rule: None}
-    for name, path in names.items():
+    names: dict[str, Path | None] = {CANDIDATE: candidate, IN_USE: in_use, corrected_rule(past): None}
+    for name, path in (names | {single_rule: None}).items():
         progress(name)
         make = _maker(past, name, path)
         figures = np.array([_figures(part, make()) for part in parts])
@@ -179,7 +181,11 @@ def judge(
     )
     reasons = _reasons(changes)
     of_rule = _change(played[-1], played[1], of_parts[-1], of_parts[1])
-    is_better = of_rule.mean_jct_interval[1] < 1.0 and (bool(reasons) or played[-1].mean_jct_s < played[0].mean_jct_s)
+    is_better = (
+        of_rule.mean_jct_interval[1] < 1.0
+        and of_rule.whole_mean_jct <= WHOLE_LIMIT
+        and (bool(reasons) or changes[-1].mean_jct_interval[0] > 1.0)
+    )
     return Verdict(
         not reasons, reasons, len(parts), len(parts[0]), tuple(played), changes, of_rule if is_better else None
     )

@@ -20,7 +20,7 @@ from typing import Any
 from adlro.errors import Conflict, InvalidInput
 from adlro.kit.promotion import CANDIDATE_FILE, VERDICT_FILE
 from adlro.lab.candidates.document import verdict_document
-from adlro.lab.candidates.judging import LEAST_JOBS, Verdict, best_rule, judge
+from adlro.lab.candidates.judging import LEAST_JOBS, Verdict, best_rule, corrected_rule, judge
 from adlro.lab.candidates.making import Making, make_candidate
 from adlro.lab.candidates.past import Past
 from adlro.lab.evaluate.partial import write_whole
@@ -127,13 +127,13 @@ def learn(
     write_whole(kept, content)  # the file at `in_use` may be replaced meanwhile
     made = make_candidate(before, content, plan.making, folder, say)
     write_whole(candidate, made)
-    single_rule = best_rule(before, lambda name: say(f"replaying earlier jobs under {name}"))
+    single_rule = best_rule(before, corrected_rule(judged), lambda name: say(f"replaying earlier jobs under {name}"))
     verdict = judge(
         judged,
         candidate,
         kept,
-        lambda name: say(f"replaying {len(judged)} jobs under {name}"),
         single_rule,
+        lambda name: say(f"replaying {len(judged)} jobs under {name}"),
     )
     document = verdict_document(verdict, before, judged, plan.making, str(candidate.absolute()))
     write_whole(folder / VERDICT_FILE, (to_json(document, indent=2, allow_nan=False) + "\n").encode())

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from adlro.decide.policies.base import Policy
 from adlro.lab.evaluate.resampling import change_of_means
-from benchmarks.grid import _idle_beside_backlog, main
-from benchmarks.grid_cells import CLUSTERS, GANGS, MIXTURES, RUNTIMES, SIZES, draw_cells, kinds_of_jobs, lists_of
+from benchmarks import grid
+from benchmarks.grid import ADVISE_FROM, ADVISED, CHOOSE_FROM, Played, _idle_beside_backlog, main, run_cell
+from benchmarks.grid_cells import (
+    CLUSTERS,
+    GANGS,
+    MIXTURES,
+    RUNTIMES,
+    SIZES,
+    Cell,
+    draw_cells,
+    kinds_of_jobs,
+    lists_of,
+)
 from tests.unit.decide.decision_points import Waiting, decision
 
 
@@ -92,3 +105,38 @@ def test_a_run_goes_on_where_it_ended_and_shows_what_it_found(
     assert "idle beside a backlog 0.0000% of GPU time" in first
     main([*asked, "--policies", "hold_greedy_fixed,sjf"])
     assert "sjf: " in capsys.readouterr().out
+
+
+def test_advice_is_the_rule_where_it_is_better_for_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule has half of the network's mean on lists of the given numbers, and the same on all others."""
+    better_on: set[int] = set()
+    drawn: list[int] = []
+
+    def lists(cell: Cell, seed: int, first: int, count: int) -> tuple[str, int]:
+        drawn.append(first)
+        return f"{first}", count
+
+    def play(first: str, count: int, policy: Policy) -> Played:
+        mean_s = 5.0 if policy.name == "sjf" and int(first) in better_on else 10.0
+        return Played(*(np.full(count, mean_s) for _ in dataclasses.fields(Played)))
+
+    monkeypatch.setattr(grid, "lists_of", lists)
+    monkeypatch.setattr(grid, "play", play)
+    cell = draw_cells(1, 14, GANGS)[0]
+    for lists_of_rule, advised_s in (({CHOOSE_FROM, ADVISE_FROM, 0}, 5.0), ({CHOOSE_FROM, 0}, 10.0)):
+        better_on.clear()
+        better_on.update(lists_of_rule)
+        folder = tmp_path / str(advised_s)
+        folder.mkdir()
+        run_cell(cell, 14, 3, 2, [ADVISED], folder)
+        with np.load(folder / "cell-0000.npz") as found:
+            assert str(found["best_rule"]) == "sjf"
+            np.testing.assert_array_equal(found["advised.mean_jct_s"], np.full(3, advised_s))
+            np.testing.assert_array_equal(found["dqn.mean_jct_s"], np.full(3, 10.0))
+    assert set(drawn) == {CHOOSE_FROM, ADVISE_FROM, 0}
+
+
+def test_advice_goes_with_jobs_of_several_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", str(tmp_path), "--policies", ADVISED])
+    assert "advised goes with --gangs" in capsys.readouterr().err

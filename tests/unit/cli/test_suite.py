@@ -20,7 +20,7 @@ from adlro.cli import given_redis, ports, suite
 from adlro.cli.app import app
 from adlro.cli.data_dir import take_lock
 from adlro.cli.page import PORT_OFFSET
-from adlro.cli.ports import FreePorts, port_is_free
+from adlro.cli.ports import ClaimedPorts, port_is_free
 from adlro.cli.processes import ServiceProcess, exit_text, log_tail, rotate
 from adlro.cli.starting import StartFailed
 from adlro.cli.up import few_cores
@@ -155,8 +155,8 @@ def test_exit_codes_in_words() -> None:
 def test_free_ports_come_in_a_row(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not port_is_free("127.0.0.1", taken_port)
     # Other processes take ports too: which are free, the test says itself.
-    monkeypatch.setattr(ports, "port_is_free", lambda _, port: port % 7 in (2, 3, 4, 5, 6))
-    chosen = [FreePorts() for _ in range(10)]
+    monkeypatch.setattr(ports, "port_is_free", lambda _, port: port % 7 != 1)
+    chosen = [ClaimedPorts() for _ in range(10)]
     assert {each.base % 7 for each in chosen} == {2}
     assert {each.base for each in chosen} <= set(ports.FREE_PORTS)
     for each in chosen:
@@ -166,18 +166,16 @@ def test_free_ports_come_in_a_row(taken_port: int, monkeypatch: pytest.MonkeyPat
 def test_two_suites_that_start_at_once_choose_other_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     # No service listens yet.
     monkeypatch.setattr(ports, "port_is_free", lambda *_: True)
-    first = FreePorts()
-    tries = [first.base, first.base + PORT_OFFSET, first.base - PORT_OFFSET, first.base + PORT_OFFSET + 1]
-    monkeypatch.setattr(random, "sample", lambda *_: tries)
-    second = FreePorts()
-    assert second.base == first.base + PORT_OFFSET + 1
+    first = ClaimedPorts()
+    size = PORT_OFFSET + 2  # with notify
+    shared = [first.base + step for step in range(1 - size, size)]
+    monkeypatch.setattr(random, "sample", lambda *_: shared)
     with pytest.raises(Conflict, match="consecutive free ports"):
-        FreePorts()
+        ClaimedPorts()
     first.release()
-    third = FreePorts()
-    assert third.base == first.base
-    third.release()
-    second.release()
+    again = ClaimedPorts()
+    assert again.base in shared
+    again.release()
 
 
 def test_gpus_that_cores_leave_idle_are_told_of() -> None:

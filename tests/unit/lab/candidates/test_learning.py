@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ pytest.importorskip("torch")
 from adlro.decide.planes.model import OnnxModel
 from adlro.decide.policies.dqn import SHIPPED, Dqn
 from adlro.errors import Conflict, InvalidInput
-from adlro.lab.candidates import making
+from adlro.lab.candidates import learning, making
 from adlro.lab.candidates.judging import LEAST_JOBS
 from adlro.lab.candidates.learning import Plan, clear, learn
 from adlro.lab.candidates.making import Making, make_candidate
+from adlro.lab.candidates.past import Past
 from adlro.lab.candidates.worlds import PastWorlds
 from adlro.lab.learn import advantages, pair_refit
 from adlro.lab.learn.export import network_of
@@ -94,6 +96,23 @@ def test_a_learning_that_was_interrupted_goes_on_and_gives_the_same(tmp_path: Pa
     assert again["version"] == document["version"]
     assert [line[:2] for line in said[worlds:] if "decisions" in line][:1] == ["1:"]
     assert (again["learned_from"]["jobs"], again["judged_by"]["jobs"]) == (LEAST_JOBS, LEAST_JOBS + 10)
+
+
+def test_the_jobs_that_teach_choose_the_single_rule_and_the_later_ones_judge_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = past(2 * LEAST_JOBS)
+    asked: list[tuple[float, str]] = []
+
+    def best_rule(before: Past, corrected: str, progress: Callable[[str], None]) -> str:
+        asked.append((float(before.submit_s[-1]), corrected))
+        return "sjf"
+
+    monkeypatch.setattr(learning, "best_rule", best_rule)
+    _, document = learn(jobs, SHIPPED, Plan(SMALL, judged_share=0.5), tmp_path / "a")
+    assert asked == [(jobs.submit_s[LEAST_JOBS - 1], "hold_gang")]
+    assert [each["name"] for each in document["policies"]] == ["candidate", "in use", "hold_gang", "sjf"]
+    assert [each["against"] for each in document["changes"]] == ["in use", "hold_gang", "sjf"]
 
 
 def test_another_learning_waits_until_the_interrupted_one_is_given_up(tmp_path: Path) -> None:
