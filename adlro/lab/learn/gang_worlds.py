@@ -65,7 +65,7 @@ def _draw(rng: np.random.Generator, lists: int, jobs: int) -> World:
         groups = draw_groups(scenario, rng)
     if rng.random() < 0.45:
         cluster, changed = _draw_cluster(rng, scenario.cluster), True
-    if rng.random() < 0.55:
+    if rng.random() < 0.45:
         scenario, changed = _with_sizes(rng, scenario, sum(1 for _ in cluster.gpus())), True
     if changed or groups is not None:
         scenario = scenario_on(scenario, cluster, groups=groups)
@@ -108,18 +108,15 @@ def _with_a_mix(rng: np.random.Generator, scenario: Scenario) -> Scenario:
 
 
 def _draw_runtime(rng: np.random.Generator) -> str:
-    kind = str(rng.choice(["true", "noise", "group", "type", "none"], p=(0.3, 0.17, 0.17, 0.18, 0.18)))
+    kind = str(rng.choice(["true", "noise", "group", "type", "none"], p=(0.4, 0.18, 0.17, 0.15, 0.1)))
     return f"noise:{0.1 + 0.9 * rng.random():.2f}" if kind == "noise" else kind
 
 
 def _with_sizes(rng: np.random.Generator, scenario: Scenario, gpus: int) -> Scenario:
-    """Other shares of the sizes, of which some are missing, or few jobs wide; the wider ones may have more work."""
+    """Other shares of the sizes, of which some are missing; the larger ones may have more work."""
     sizes = [1, *(size for size in (2, 3, 4, 6, 8, 16) if size <= gpus // 2 and rng.random() < 0.6)]
     share = rng.dirichlet(np.full(len(sizes), 0.7))
-    if rng.random() < 0.45 and len(sizes) > 1:
-        wide = 0.03 + 0.22 * rng.random()
-        share = np.concatenate([[1.0 - wide], wide * rng.dirichlet(np.ones(len(sizes) - 1))])
-    grows = float(rng.choice([0.0, 0.5, 1.0]))
+    grows = float(rng.choice([0.0, 0.0, 0.5, 1.0]))
     found = tuple(
         GangSize(size, float(each), power(size, grows)) for size, each in zip(sizes, share, strict=True) if each > 1e-3
     )
