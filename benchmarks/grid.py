@@ -266,9 +266,12 @@ def show(folder: Path, *, all_cells: bool = False) -> None:
         if rows:
             _show_policy(name, rows, all_cells)
         if rows and name == ADVISED:
-            of_rule = [
-                (columns[f"{LEARNED}.mean_jct_s"] != columns[f"{name}.mean_jct_s"]).any() for _, columns in found
+            pairs = [
+                [columns[f"{each}.mean_jct_s"] for each in (ADVISED, LEARNED)]
+                for _, columns in found
+                if f"{ADVISED}.mean_jct_s" in columns
             ]
+            of_rule = [not np.array_equal(*pair) for pair in pairs]
             print(f"{ADVISED}: a rule in {sum(of_rule)} of {len(rows)} cells\n")
 
 

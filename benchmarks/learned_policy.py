@@ -171,10 +171,11 @@ def write_clusters(folder: Path) -> None:
         ("no_turing", [node for node in nodes if node.gpus[0].gpu_model != "rtx_2080_ti"]),
         ("no_radeon", [node for node in nodes if node.gpus[0].gpu_model != "radeon_vii"]),
     ):
-        (folder / f"{name}.toml").write_text(_toml(Cluster(name, tuple(chosen))))
+        (folder / f"{name}.toml").write_text(cluster_toml(Cluster(name, tuple(chosen))))
 
 
-def _toml(cluster: Cluster) -> str:
+def cluster_toml(cluster: Cluster) -> str:
+    """A cluster file without speeds."""
     parts = [f'name = "{cluster.name}"\n']
     parts += [
         f'[[nodes]]\nname = "{node.node_id}"\ngpu_model = "{node.gpus[0].gpu_model}"\ngpus = {len(node.gpus)}\n'

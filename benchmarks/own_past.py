@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,13 +45,13 @@ from adlro.lab.candidates.past import Past
 from adlro.lab.candidates.reading import ListRequest, past_of_file
 from adlro.lab.compare.replaying import Rules, policy_of, replay
 from adlro.lab.evaluate.resampling import change_of_means
-from adlro.records.cluster import Cluster
 from adlro.state.observation import Floats
 from adlro.workload.capacity import scenario_on
 from adlro.workload.job_lists import draw_jobs
 from adlro.workload.scenario import load_scenario
 from adlro.workload.traces import write_paper_csv
 from benchmarks.grid_cells import FILES, GANGS, draw_cells, scenario_of
+from benchmarks.learned_policy import cluster_toml
 from benchmarks.measuring import machine
 from benchmarks.paper_claims import markdown
 
@@ -146,21 +145,12 @@ def draw_cell(folder: Path, count: int, seed: int, number: int) -> None:
     if cell.backlog or not file.exists():
         raise SystemExit(f"{cell.text}: its jobs come at once, or its cluster is no file")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cluster.toml").write_text(with_cores(file.read_text(), scenario.cluster))
+    # The cluster as the grid has it: with more cores and memory than its file says, and the speeds of that.
+    speeds = file.read_text().partition("[[speeds]]")
+    (folder / "cluster.toml").write_text(cluster_toml(scenario.cluster) + "\n" + "".join(speeds[1:]))
     rng = np.random.default_rng(DRAWN_SEED)
     write_paper_csv(folder / "jobs.csv", draw_jobs(scenario, load=cell.load, rng=rng, count=count))
     print(cell.text)
-
-
-def with_cores(text: str, cluster: Cluster) -> str:
-    """A cluster file with the cores and the memory that the nodes of `cluster` have."""
-    nodes = iter(cluster.nodes)
-
-    def of_node(found: re.Match[str]) -> str:
-        node = next(nodes)
-        return f"cpu_cores = {node.cpu_cores}\nmemory_mib = {node.memory_mib}"
-
-    return re.sub(r"cpu_cores = \d+\nmemory_mib = \d+", of_node, text)
 
 
 def play_whole(folder: Path, trace: Path) -> None:
@@ -238,6 +228,12 @@ def _change(ours: Floats, theirs: Floats) -> str:
     return f"{change:+.1f} % ({low:+.1f} .. {high:+.1f})"
 
 
+def seed_and_number(text: str) -> tuple[int, int]:
+    """The cell's seed and number. Raises ValueError, which argparse tells."""
+    seed, number = text.split(":")
+    return int(seed), int(number)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -255,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     draws = commands.add_parser("draw")
     draws.add_argument("folder", type=Path)
     draws.add_argument("--jobs", type=int, default=9000)
-    draws.add_argument("--cell", metavar="SEED:NUMBER")
+    draws.add_argument("--cell", type=seed_and_number, metavar="SEED:NUMBER")
     wholes = commands.add_parser("whole")
     wholes.add_argument("folder", type=Path)
     wholes.add_argument("--trace", type=Path, required=True)
@@ -268,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if asked.cell is None:
             draw(asked.folder, asked.jobs)
         else:
-            draw_cell(asked.folder, asked.jobs, *map(int, asked.cell.split(":")))
+            draw_cell(asked.folder, asked.jobs, *asked.cell)
     elif asked.what == "whole":
         play_whole(asked.folder, asked.trace)
     else:

@@ -11,11 +11,11 @@ from adlro.cli.page import PORT_OFFSET
 from adlro.client import ServiceName
 from adlro.errors import Conflict
 
+_COUNT = PORT_OFFSET + 2
 # Free ports are searched below the kernel's range of ports for outgoing connections: a restarted service must find its
 # own port free. Above these are those of the stores (adlro/kit/embedded_redis.py).
-FREE_PORTS = range(20_000, 26_000 - PORT_OFFSET - 2)
+FREE_PORTS = range(20_000, 26_000 - _COUNT)
 _TRIES = 200
-_COUNT = PORT_OFFSET + 2
 _HOST = "127.0.0.1"
 
 
