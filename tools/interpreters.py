@@ -5,7 +5,8 @@ Promised are the classifiers of pyproject.toml. Each version has a virtual envir
 PATH and among pyenv's versions; with --install, for CI, as root also in Debian's packages. With --brief, for CI,
 only the newest Python runs the tests of all that users install (nine minutes on two cores, a third of them compiling);
 those between it and the one of .venv run the rooms in ROOMS_IN_BRIEF. Which ran, and which could not be had, is said
-at the end. Exit code 1: the tests failed on one, or its packages could not be installed.
+at the end. Tests that fail are run once more, alone, as CI does with all its tests: what passes only then is said.
+Exit code 1: tests failed twice on one, or its packages could not be installed.
 
 Run by `make test-interpreters`. Writes .venv-*/, and installs Debian packages where that is asked for.
 """
@@ -30,6 +31,7 @@ ROOMS_OF_THE_REPOSITORY = ("benchmarks", "deploy", "docs", "tools")
 """Rooms of tests/unit about what users don't install."""
 _INSTALL_TIMEOUT_S = 240.0
 _LOOK_TIMEOUT_S = 30
+_TESTS_FAILED = 1  # pytest's exit code
 
 
 def promised() -> list[str]:
@@ -87,16 +89,24 @@ def install(version: str) -> bool:
         return False
 
 
-def passes(version: str, interpreter: Path, workers: int, paths: Sequence[str]) -> bool:
-    """Sets up a version's environment and runs the tests at these paths there."""
+def run_tests(version: str, interpreter: Path, workers: int, paths: Sequence[str]) -> str:
+    """Sets up a version's environment and runs the tests at these paths there; what has come of it, in words."""
     folder = f".venv-{version}"
     ready = subprocess.run(
         ["sh", "tools/setup.sh", "test", folder], cwd=ROOT, env={**os.environ, "PYTHON": str(interpreter)}, check=False
     )
     if ready.returncode:
-        return False
-    command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadfile"]
-    return subprocess.run([*command, "-m", "not slow or each_python", *paths], cwd=ROOT, check=False).returncode == 0
+        return "FAILED: its packages could not be installed"
+    # A cache of its own: what has failed is remembered there.
+    command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-o", f"cache_dir={folder}/.pytest_cache"]
+    command += ["-m", "not slow or each_python", *paths]
+    first = subprocess.run([*command, "-n", str(workers), "--dist", "loadfile"], cwd=ROOT, check=False)
+    if first.returncode == _TESTS_FAILED:
+        print(f"--- Python {version}: what failed is run once more", flush=True)
+        again = ["-n", "0", "--last-failed", "--last-failed-no-failures=none"]
+        second = subprocess.run([*command, *again], cwd=ROOT, check=False)
+        return "FAILED" if second.returncode else "passed, some tests only when they were run once more"
+    return "FAILED" if first.returncode else "passed"
 
 
 def main() -> int:
@@ -129,8 +139,7 @@ def main() -> int:
             paths += [f"--ignore=tests/unit/{room}" for room in ROOMS_OF_THE_REPOSITORY]
             of_rooms = f" (without {', '.join(ROOMS_OF_THE_REPOSITORY)})"
         print(f"--- Python {version}{of_rooms}: {interpreter}", flush=True)
-        passed = passes(version, interpreter, arguments.workers, paths)
-        results[version] = ("passed" if passed else "FAILED") + of_rooms
+        results[version] = run_tests(version, interpreter, arguments.workers, paths) + of_rooms
     for version, result in results.items():
         print(f"Python {version}: {result}")
     return int(any(result.startswith("FAILED") for result in results.values()))

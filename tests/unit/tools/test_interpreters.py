@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,21 +50,54 @@ def test_one_of_another_version_is_none(pyenv: Path, tmp_path: Path) -> None:
     assert interpreters.find("3.78") is None
 
 
-@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1)])
+@pytest.mark.parametrize(
+    ("result", "code"), [("passed", 0), ("passed, some tests only when they were run once more", 0), ("FAILED", 1)]
+)
 def test_which_ran_and_which_could_not_be_had_is_said(
-    passed: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    result: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     monkeypatch.setattr(sys, "argv", ["interpreters.py"])
     monkeypatch.setattr(interpreters, "promised", lambda: [own, "3.77", "3.78"])
     monkeypatch.setattr(interpreters, "find", lambda version: Path("/there") if version == "3.77" else None)
-    monkeypatch.setattr(interpreters, "passes", lambda version, interpreter, workers, paths: passed)
+    monkeypatch.setattr(interpreters, "run_tests", lambda version, interpreter, workers, paths: result)
     assert interpreters.main() == code
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "--- Python 3.77: /there"
     assert said[1].startswith(f"Python {own}: left to the other targets")
-    assert said[2] == f"Python 3.77: {'passed' if passed else 'FAILED'}"
+    assert said[2] == f"Python 3.77: {result}"
     assert said[3].startswith("Python 3.78: could not be had")
+
+
+_ONCE_MORE = ["-n", "0", "--last-failed", "--last-failed-no-failures=none"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "result", "runs"),
+    [
+        ([0, 0], "passed", 1),
+        ([1], "FAILED: its packages could not be installed", 0),
+        ([0, 1, 0], "passed, some tests only when they were run once more", 2),
+        ([0, 1, 1], "FAILED", 2),
+        ([0, 1, 5], "FAILED", 2),  # none is found again
+        ([0, 2], "FAILED", 1),  # interrupted: no test has failed
+        ([0, 5], "FAILED", 1),  # no test was found
+    ],
+)
+def test_what_fails_is_run_once_more_alone(
+    codes: list[int], result: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, codes[len(ran) - 1])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert interpreters.run_tests("3.77", Path("/there"), 2, ["tests/unit"]) == result
+    _setup, *tests = ran
+    assert len(tests) == runs
+    assert [command[-4:] == _ONCE_MORE for command in tests] == [False, True][:runs]
 
 
 @pytest.mark.parametrize("brief", [False, True])
@@ -73,11 +107,11 @@ def test_in_brief_only_the_newest_runs_what_users_install(brief: bool, monkeypat
     monkeypatch.setattr(interpreters, "find", lambda version: None if version == "3.79" else Path("/there"))
     asked: dict[str, list[str]] = {}
 
-    def passes(version: str, interpreter: Path, workers: int, paths: list[str]) -> bool:
+    def run_tests(version: str, interpreter: Path, workers: int, paths: list[str]) -> str:
         asked[version] = paths
-        return version == "3.78"
+        return "passed" if version == "3.78" else "FAILED"
 
-    monkeypatch.setattr(interpreters, "passes", passes)
+    monkeypatch.setattr(interpreters, "run_tests", run_tests)
     assert interpreters.main() == 1  # the one that ran some rooms only counts too
     if not brief:
         assert asked == {"3.77": ["tests/unit"], "3.78": ["tests/unit"]}
