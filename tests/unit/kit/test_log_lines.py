@@ -11,12 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-_METHOD = "/adlro.Nothing/Nothing"
+
+def _method(channel: grpc.aio.Channel) -> Any:
+    return channel.unary_unary("/adlro.Nothing/Nothing", request_serializer=None, response_deserializer=None)
 
 
 async def _leave_a_call(held: list[Any]) -> None:
     channel = grpc.aio.insecure_channel("127.0.0.1:1")
-    held += [channel, channel.unary_unary(_METHOD)(b"", timeout=0.2, wait_for_ready=True)]
+    held += [channel, _method(channel)(b"", timeout=0.2, wait_for_ready=True)]
     await asyncio.sleep(0.05)
 
 
@@ -26,7 +28,7 @@ async def _call() -> None:
         for _ in range(4):
             await asyncio.sleep(0.1)
             with contextlib.suppress(grpc.aio.AioRpcError):
-                await channel.unary_unary(_METHOD)(b"", timeout=1)
+                await _method(channel)(b"", timeout=1)
 
 
 def test_a_call_that_an_earlier_loop_left_is_not_told(log_lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
