@@ -1,7 +1,7 @@
 """The default policies beside the best single rule of each cell, over a grid of clusters, jobs, arrivals and runtimes.
 
     python -m benchmarks.grid run FOLDER [--cells 200] [--lists 40] [--seed 13] [--policies hold_greedy_fixed,dqn]
-                                         [--gangs]
+                                         [--gangs [--learned]]
     python -m benchmarks.grid show FOLDER [--all]
 
 The cells are drawn by benchmarks/grid_cells.py; with `--gangs` jobs have one or several GPUs. The best single rule
@@ -15,17 +15,22 @@ submission on the GPU where it is done first). Finished cells are kept: an inter
 
 The policy `advised`, with `--gangs`, is an owner who follows what `adlro learn` says of single rules, and promotes no
 candidate: the best rule where it is better than `dqn` for certain on eight lists of its own, and `dqn` elsewhere.
+
+With `--learned` no runtimes are known: a decompose learns them while each list runs, as in a suite that has just been
+started (benchmarks/grid_learned.py). That holds for the rules as well. A list takes seconds: ask for few.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import functools
 import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,15 +41,18 @@ from adlro.decide.policies import POLICIES, Policy
 from adlro.decide.policies.hold_gang import HoldGang
 from adlro.lab.candidates.judging import LEAST_PARTS, SINGLE_RULES
 from adlro.lab.evaluate.measure import METRICS, figures_of
+from adlro.lab.evaluate.own_decompose import OwnDecompose
 from adlro.lab.evaluate.resampling import change_of_means
 from adlro.lab.evaluate.tally import FALLBACKS, OVERDUE, Tally
 from adlro.records.cluster import Cluster
-from adlro.sim.batch import BatchSimulator
+from adlro.sim.batch import BatchOutcome, BatchSimulator
 from adlro.state.candidate_table import gpus_of_job
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from benchmarks.gangs import KERNEL
-from benchmarks.grid_cells import GANGS, ONE_GPU, Cell, draw_cells, lists_of
+from benchmarks.grid_cells import GANGS, GANGS_LEARNED, ONE_GPU, Cell, Kinds, draw_cells, lists_of
+from benchmarks.grid_cells import LEARNED as LEARNED_RUNTIMES
+from benchmarks.grid_learned import simulate_list
 
 RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
 """Of which the best is chosen: the single rules, without tuned settings."""
@@ -98,7 +106,21 @@ def play(cluster: Cluster, jobs: JobArrays, policy: Policy) -> Played:
         for held in np.flatnonzero(actions[:, 0] < 0).tolist() if jobs.widest == 1 else ():
             idle[active[held]] = _idle_beside_backlog(observation, held)
         simulator.act(actions, reserve)
-    figures = figures_of(cluster, simulator.outcome(), policy=policy.name)
+    return _played(cluster, simulator.outcome(), policy, tally, beside_s)
+
+
+def play_learned(cell: Cell, seed: int, first: int, count: int, policy: Policy, source: OwnDecompose) -> Played:
+    """Runs lists of a cell to their end, one by one, with runtimes that are learned; idle GPUs are not counted."""
+    of_lists = []
+    for number in range(first, first + count):
+        cluster, outcome, tally = simulate_list(cell, seed, number, policy, source)
+        of_lists.append(_played(cluster, outcome, policy, tally, np.zeros(1)))
+    columns = (np.concatenate([getattr(each, field.name) for each in of_lists]) for field in dataclasses.fields(Played))
+    return Played(*columns)
+
+
+def _played(cluster: Cluster, outcome: BatchOutcome, policy: Policy, tally: Tally, beside_s: Floats) -> Played:
+    figures = figures_of(cluster, outcome, policy=policy.name)
     assert not figures.stuck.any()
     of_lists = dict(zip(METRICS, figures.metrics.T, strict=True))
     return Played(
@@ -165,6 +187,21 @@ def _drain_s(duration_s: Floats, fits: Bools, idle: Bools, free_s: Floats, next_
     return drain_s
 
 
+PlayLists = Callable[[int, int, str], Played]
+"""Plays lists of a cell: number of the first, how many, under which policy."""
+
+
+@contextlib.contextmanager
+def player_of(cell: Cell, seed: int) -> Iterator[PlayLists]:
+    """What plays a cell's lists, with the knowledge of runtimes that the cell has."""
+    if cell.runtime != LEARNED_RUNTIMES:
+        drawn = functools.lru_cache(maxsize=1)(functools.partial(lists_of, cell, seed))
+        yield lambda first, count, name: play(*drawn(first, count), policy_of(name))
+        return
+    with contextlib.closing(OwnDecompose()) as source:
+        yield lambda first, count, name: play_learned(cell, seed, first, count, policy_of(name), source)
+
+
 def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[str], folder: Path) -> str:
     """Plays a cell, unless its file is there; what it took, in words."""
     path = folder / f"cell-{cell.number:04d}.npz"
@@ -173,34 +210,32 @@ def run_cell(cell: Cell, seed: int, lists: int, choose: int, policies: Sequence[
     if path.exists() and not missing:
         return ""
     begin_s = time.perf_counter()
-    if not path.exists():
-        cluster, jobs = lists_of(cell, seed, CHOOSE_FROM, choose)
-        rules = RULES if cell.sizes == ONE_GPU else GANG_RULES
-        mean_s = {name: float(play(cluster, jobs, policy_of(name)).mean_jct_s.mean()) for name in rules}
-        best = min(mean_s, key=lambda name: mean_s[name])
-        columns["best_rule"] = np.array(best)
-    best = str(columns["best_rule"])
-    cluster, jobs = lists_of(cell, seed, 0, lists)
-    wanted = [LEARNED, *missing] if ADVISED in missing else missing
-    for name in dict.fromkeys([*([best] if not path.exists() else []), *wanted]):
-        if name == ADVISED or f"{name}.mean_jct_s" in columns:
-            continue
-        played = play(cluster, jobs, policy_of(name))
-        columns |= {f"{name}.{field}": column for field, column in dataclasses.asdict(played).items()}
-    if ADVISED in missing:
-        advice = best if is_advised(best, *lists_of(cell, seed, ADVISE_FROM, LEAST_PARTS)) else LEARNED
-        columns |= {
-            f"{ADVISED}.{field.name}": columns[f"{advice}.{field.name}"] for field in dataclasses.fields(Played)
-        }
+    with player_of(cell, seed) as play_lists:
+        if not path.exists():
+            rules = RULES if cell.sizes == ONE_GPU else GANG_RULES
+            mean_s = {name: float(play_lists(CHOOSE_FROM, choose, name).mean_jct_s.mean()) for name in rules}
+            columns["best_rule"] = np.array(min(mean_s, key=lambda name: mean_s[name]))
+        best = str(columns["best_rule"])
+        wanted = [LEARNED, *missing] if ADVISED in missing else missing
+        for name in dict.fromkeys([*([best] if not path.exists() else []), *wanted]):
+            if name == ADVISED or f"{name}.mean_jct_s" in columns:
+                continue
+            played = play_lists(0, lists, name)
+            columns |= {f"{name}.{field}": column for field, column in dataclasses.asdict(played).items()}
+        if ADVISED in missing:
+            advice = best if is_advised(best, play_lists) else LEARNED
+            columns |= {
+                f"{ADVISED}.{field.name}": columns[f"{advice}.{field.name}"] for field in dataclasses.fields(Played)
+            }
     part = path.with_suffix(".part.npz")
     np.savez(part, **columns)  # type: ignore[arg-type]
     part.replace(path)
     return f"{cell.number} {cell.text}: best rule {best}, {time.perf_counter() - begin_s:.0f} s"
 
 
-def is_advised(rule: str, cluster: Cluster, jobs: JobArrays) -> bool:
+def is_advised(rule: str, play_lists: PlayLists) -> bool:
     """Whether the rule's mean completion time is below that of `dqn` for certain."""
-    rules, learned = (play(cluster, jobs, policy_of(name)).mean_jct_s for name in (rule, LEARNED))
+    rules, learned = (play_lists(ADVISE_FROM, LEAST_PARTS, name).mean_jct_s for name in (rule, LEARNED))
     return change_of_means(rules, learned)[2] < 0.0
 
 
@@ -258,7 +293,8 @@ def _row(cell: Cell, columns: dict[str, Floats], name: str) -> Row:
 def show(folder: Path, *, all_cells: bool = False) -> None:
     """Prints what came of the finished cells as Markdown: by kind of cell, and those above the limit, or all."""
     asked = json.loads((folder / "grid.json").read_text())
-    cells = draw_cells(asked["cells"], asked["seed"], GANGS if asked.get("gangs") else None)
+    kinds = _kinds(gangs=asked.get("gangs", False), learned=asked.get("learned", False))
+    cells = draw_cells(asked["cells"], asked["seed"], kinds)
     found = [(cell, dict(np.load(path))) for cell in cells if (path := folder / f"cell-{cell.number:04d}.npz").exists()]
     print(f"{len(found)} of {len(cells)} cells, {asked['lists']} lists a cell, seed {asked['seed']}\n")
     for name in asked["policies"]:
@@ -273,6 +309,10 @@ def show(folder: Path, *, all_cells: bool = False) -> None:
             ]
             of_rule = [not np.array_equal(*pair) for pair in pairs]
             print(f"{ADVISED}: a rule in {sum(of_rule)} of {len(rows)} cells\n")
+
+
+def _kinds(*, gangs: bool, learned: bool) -> Kinds | None:
+    return (GANGS_LEARNED if learned else GANGS) if gangs else None
 
 
 def _show_policy(name: str, rows: Sequence[Row], all_cells: bool) -> None:
@@ -344,6 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--seed", type=int, default=13)
     running.add_argument("--policies", default="")
     running.add_argument("--gangs", action="store_true", help="jobs of several GPUs")
+    running.add_argument("--learned", action="store_true", help="with --gangs: runtimes are learned while a list runs")
     running.add_argument("--processes", type=int, default=2)
     showing = commands.add_parser("show")
     showing.add_argument("folder", type=Path)
@@ -354,7 +395,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         policies = (asked.policies or ("hold_gang,dqn" if asked.gangs else "hold_greedy_fixed,dqn")).split(",")
         if ADVISED in policies and not asked.gangs:
             parser.error(f"--policies: {ADVISED} goes with --gangs")
-        told = {name: getattr(asked, name) for name in ("cells", "lists", "choose", "seed", "gangs")}
+        if asked.learned and not asked.gangs:
+            parser.error("--learned goes with --gangs")
+        told = {name: getattr(asked, name) for name in ("cells", "lists", "choose", "seed", "gangs", "learned")}
         said = asked.folder / "grid.json"
         before = json.loads(said.read_text()) if said.exists() else told
         if any(before.get(name, False) != value for name, value in told.items()):
@@ -363,7 +406,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with ProcessPoolExecutor(asked.processes) as pool:
             running_cells = [
                 pool.submit(run_cell, cell, asked.seed, asked.lists, asked.choose, policies, asked.folder)
-                for cell in draw_cells(asked.cells, asked.seed, GANGS if asked.gangs else None)
+                for cell in draw_cells(asked.cells, asked.seed, _kinds(gangs=asked.gangs, learned=asked.learned))
             ]
             for each in running_cells:
                 if said := each.result():

@@ -10,7 +10,7 @@ A cell is drawn from
 - the runtimes that policies know: `true`, `group`, `type`.
 
 The cells of the grid with jobs of several GPUs (`GANGS`) have sizes, clusters and runtimes of their own, and only the
-mixtures.
+mixtures. In those of `GANGS_LEARNED` nobody tells runtimes: a decompose learns them while a list runs.
 
 Lists are drawn by the rules of the scenario of the cluster (`paper` for the files), from a population of the cell's
 own.
@@ -46,6 +46,8 @@ CLUSTERS = (*SCENARIOS, "wide_speeds", "few_fast", "specialists")
 BACKLOGS = (200, 1000)
 LOADS = (0.3, 0.6, 0.9, 1.1, 1.5)
 RUNTIMES = ("true", "group", "type")
+LEARNED = "learned"
+"""Runtimes that are learned from the jobs of the list that have ended."""
 JOBS = 256
 """Of a list that arrives at a load."""
 
@@ -135,6 +137,7 @@ GANGS = Kinds(
     loads=(0.3, 0.6, 0.9, 1.1),
     applications=False,
 )
+GANGS_LEARNED = dataclasses.replace(GANGS, runtimes=(LEARNED,))
 
 
 def draw_cells(count: int, seed: int, kinds: Kinds | None = None) -> list[Cell]:
@@ -236,26 +239,40 @@ def _with_cores(cluster: Cluster) -> Cluster:
     return dataclasses.replace(cluster, nodes=tuple(nodes))
 
 
-def lists_of(cell: Cell, seed: int, first: int, count: int) -> tuple[Cluster, JobArrays]:
-    """Lists `first` to `first + count - 1` of a cell, as policies see them, and the cluster that they run on."""
-    scenario, speeds = scenario_of(cell, seed)
-    drawn: list[list[WorkloadJob]] = []
-    noise: list[int] = []
+def drawn_lists(cell: Cell, seed: int, first: int, count: int) -> list[list[WorkloadJob]]:
+    """Lists `first` to `first + count - 1` of a cell."""
+    return [jobs for jobs, _ in _drawn(cell, seed, first, count)]
+
+
+def _drawn(cell: Cell, seed: int, first: int, count: int) -> list[tuple[list[WorkloadJob], int]]:
+    """The lists, each with the seed of its noise."""
+    scenario, _ = scenario_of(cell, seed)
+    drawn = []
     for number in range(first, first + count):
-        of_list = np.random.SeedSequence(seed, spawn_key=(cell.number, 1, number))
-        rng = np.random.default_rng(of_list)
-        drawn.append(draw_jobs(scenario, load=cell.load, rng=rng, count=cell.backlog or JOBS))
-        noise.append(int(rng.integers(2**31)))
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(cell.number, 1, number)))
+        jobs = draw_jobs(scenario, load=cell.load, rng=rng, count=cell.backlog or JOBS)
+        drawn.append((jobs, int(rng.integers(2**31))))
+    return drawn
+
+
+def lists_of(cell: Cell, seed: int, first: int, count: int) -> tuple[Cluster, JobArrays]:
+    """Lists `first` to `first + count - 1` of a cell, as policies see them, and the cluster that they run on.
+
+    Where runtimes are learned the expectations are those of the job type, and no policy sees them.
+    """
+    scenario, speeds = scenario_of(cell, seed)
+    drawn, noise = zip(*_drawn(cell, seed, first, count), strict=True)
     models = scenario.cluster.gpu_models
     if cell.runtime == "true":
         return scenario.cluster, pack_jobs(drawn, models, speed_table=speeds)
+    runtime = "type" if cell.runtime == LEARNED else cell.runtime
     believed = [
-        expected_s(jobs, models, cell.runtime, scenario, seed=of_noise, speeds=speeds)
+        expected_s(jobs, models, runtime, scenario, seed=of_noise, speeds=speeds)
         for jobs, of_noise in zip(drawn, noise, strict=True)
     ]
     packed = pack_jobs(drawn, models, believed, speed_table=speeds)
     if cell.sizes != ONE_GPU:
         for row, jobs in enumerate(drawn):
             packed.expected_spread[row] = claimed_spread(jobs, packed.duration_s[row], believed[row])
-            packed.expected_spread_speed[row] = expected_spread_speeds(jobs, models, cell.runtime)
+            packed.expected_spread_speed[row] = expected_spread_speeds(jobs, models, runtime)
     return scenario.cluster, packed

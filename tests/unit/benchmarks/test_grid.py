@@ -11,11 +11,12 @@ import pytest
 
 from adlro.decide.policies.base import Policy
 from adlro.lab.evaluate.resampling import change_of_means
-from benchmarks import grid
-from benchmarks.grid import ADVISE_FROM, ADVISED, CHOOSE_FROM, Played, _idle_beside_backlog, main, run_cell
+from benchmarks import grid, grid_cells
+from benchmarks.grid import ADVISE_FROM, ADVISED, CHOOSE_FROM, Played, _idle_beside_backlog, main, player_of, run_cell
 from benchmarks.grid_cells import (
     CLUSTERS,
     GANGS,
+    GANGS_LEARNED,
     MIXTURES,
     RUNTIMES,
     SIZES,
@@ -140,3 +141,25 @@ def test_advice_goes_with_jobs_of_several_gpus(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(SystemExit):
         main(["run", str(tmp_path), "--policies", ADVISED])
     assert "advised goes with --gangs" in capsys.readouterr().err
+
+
+def test_learned_runtimes_go_with_jobs_of_several_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", str(tmp_path), "--learned"])
+    assert "--learned goes with --gangs" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_runtimes_are_learned_while_a_list_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same list gives the same figures again, other ones than where the job types are known."""
+    monkeypatch.setattr(grid_cells, "JOBS", 60)
+    cell = next(cell for cell in draw_cells(60, 14, GANGS_LEARNED) if (cell.cluster, cell.load) == ("gangs", 1.1))
+    assert cell.runtime == "learned"
+    with player_of(cell, 14) as play_lists:
+        learned, again = play_lists(0, 2, "sjf"), play_lists(1, 1, "sjf")
+    with player_of(dataclasses.replace(cell, runtime="type"), 14) as play_lists:
+        told = play_lists(0, 2, "sjf")
+    assert learned.mean_jct_s.shape == (2,)
+    assert learned.decisions.tolist() == [60, 60]
+    np.testing.assert_array_equal(again.mean_jct_s, learned.mean_jct_s[1:])
+    assert (learned.mean_jct_s != told.mean_jct_s).all()
