@@ -106,6 +106,7 @@ KERNEL = {
     "hold_gang_unreserved": dataclasses.replace(ONE_SETTING, rho=math.inf),
     "hold_gang_no_queue": ONE_SETTING.without_queue(),
     "hold_gang_doubtful": dataclasses.replace(ONE_SETTING, doubt=0.5),
+    "hold_gang_no_affinity": dataclasses.replace(ONE_SETTING, affinity=0.0),
 }
 """Settings of `hold_gang`, which are played in the kernel."""
 

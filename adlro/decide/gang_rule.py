@@ -30,13 +30,16 @@ unused. A candidate is refused where
 unless it is expected to end before faster GPUs would have drained the queue of all jobs that they suit best, itself
 included, by a part of that time (for a spread set, its own model's GPUs count as faster ones):
 
-    d <= backlog sum of n b exp(1.5 s^2) over the jobs whose fastest GPUs are among the faster ones
-             / sum of b / d' over the faster GPUs, those on which the job takes d' < d
+    d max(1, (d / b) / f)^affinity
+        <= backlog sum of n b exp(1.5 s^2) over the jobs whose fastest GPUs are among the faster ones
+               / sum of b / d' over the faster GPUs, those on which the job takes d' < d
 
-with s the uncertainty of b: expectations are medians, and a sum of uncertain times is longer than that of their medians
-(by exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A job that is
-equally fast on several models counts for the first. A GPU that is five times slower than the fastest would otherwise
-stay idle beside any queue.
+with f the least slowdown of any waiting job on this model, its duration there against its shortest: a GPU that is slow
+only for this job is left to the jobs that it suits, as in hold_greedy (adlro/decide/hold_rule.py). With s the
+uncertainty of b: expectations are medians, and a sum of uncertain times is longer than that of their medians (by
+exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A job that is equally
+fast on several models counts for the first. A GPU that is five times slower than the fastest would otherwise stay idle
+beside any queue. A rule that refuses nothing else as too slow may refuse d / b > unsuited f, unless it ends so early.
 
 A candidate is also refused where it would delay the reserved job (adlro/decide/reservation.py). Which job that is,
 adlro/decide/gang_scores.py says: one that has waited longer than rho max(1, defer r) times b exp(doubt s^2). In a deep
@@ -84,6 +87,8 @@ class GangRule(NamedTuple):
     defer: float
     alpha_deep: float
     doubt: float
+    affinity: float
+    unsuited: float = 0.0
 
 
 class Surroundings(NamedTuple):
@@ -104,6 +109,7 @@ class Surroundings(NamedTuple):
         queue_s: (3,) of the waiting jobs that can run: GPU time that they are expected to take on their fastest GPUs,
             the sum of their shortest durations, and their number.
         suited_s: (K,) GPU time that those of them may take (`may_take_s`) that are fastest on a model.
+        least_slowdown: (K,) of those of them that can run on a model: the least duration there against the shortest.
         at_depth: (3,) alpha, beta and rho at the depth of this queue.
     """
 
@@ -121,6 +127,7 @@ class Surroundings(NamedTuple):
     plain_s: Floats
     queue_s: Floats
     suited_s: Floats
+    least_slowdown: Floats
     at_depth: Floats
 
 
@@ -142,6 +149,7 @@ def surroundings_of(outlook: Outlook, models: int) -> Surroundings:
         plain_s=np.zeros(gpus),
         queue_s=np.zeros(3),
         suited_s=np.zeros(models),
+        least_slowdown=np.full(models, np.inf),
         at_depth=np.zeros(3),
     )
 
@@ -323,6 +331,7 @@ def empty_queue(surroundings: Surroundings) -> None:
         surroundings.queue_s[i] = 0.0
     for model in range(surroundings.suited_s.shape[0]):
         surroundings.suited_s[model] = 0.0
+        surroundings.least_slowdown[model] = np.inf
 
 
 @compiled_part
@@ -336,7 +345,7 @@ def fastest_model(surroundings: Surroundings, best_s: float) -> int:
 
 @compiled_part
 def add_to_queue(surroundings: Surroundings, gpu_count: int, best_s: float, model: int, spread: float) -> None:
-    """Counts a waiting job.
+    """Counts a waiting job; `fill_model_s` has filled its durations.
 
     Args:
         best_s: its shortest expected duration; inf: it can't run, and does not count.
@@ -349,6 +358,9 @@ def add_to_queue(surroundings: Surroundings, gpu_count: int, best_s: float, mode
         queue_s[0] += gpu_count * best_s
         queue_s[1] += best_s
         queue_s[2] += 1.0
+        for each in range(surroundings.model_s.shape[0]):
+            slowdown = surroundings.model_s[each] / best_s
+            surroundings.least_slowdown[each] = min(surroundings.least_slowdown[each], slowdown)
 
 
 @compiled_part
@@ -410,6 +422,37 @@ def drain_s(surroundings: Surroundings, best_s: float, duration_s: float) -> flo
             speed += surroundings.model_there[model] * best_s / surroundings.model_s[model]
             suited_s += surroundings.suited_s[model]
     return suited_s / speed if speed > 0.0 else np.inf
+
+
+@compiled_part
+def unsuited_ratio(surroundings: Surroundings, model: int, best_s: float, duration_s: float) -> float:
+    """How many times slower a candidate's model is for its job than for the waiting job that it suits best.
+
+    `fill_model_s` has filled the job's durations, and the queue is counted.
+
+    Args:
+        model: of the candidate's GPUs.
+        best_s: the job's shortest duration.
+        duration_s: on the candidate.
+    """
+    return float(duration_s / best_s / surroundings.least_slowdown[model])
+
+
+@compiled_part
+def ends_before_the_queue(
+    rule: GangRule, surroundings: Surroundings, model: int, best_s: float, duration_s: float
+) -> bool:
+    """Whether a candidate is expected to end before faster GPUs have drained their queue: it is not refused then.
+
+    The arguments are those of `unsuited_ratio`.
+    """
+    if rule.backlog == 0.0:
+        return False
+    at_most_s = rule.backlog * drain_s(surroundings, best_s, duration_s)
+    if duration_s > at_most_s or rule.affinity == 0.0:
+        return bool(duration_s <= at_most_s)
+    ratio = unsuited_ratio(surroundings, model, best_s, duration_s)
+    return ratio <= 1.0 or bool(duration_s * exp(rule.affinity * log(ratio)) <= at_most_s)
 
 
 @compiled_part

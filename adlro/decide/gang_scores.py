@@ -26,12 +26,13 @@ from adlro.decide.gang_rule import (
     cost_of,
     count_gpus,
     counts_queue,
-    drain_s,
     empty_queue,
+    ends_before_the_queue,
     fastest_model,
     fill_model_s,
     is_too_long,
     look_at_depth,
+    unsuited_ratio,
     unused_share,
     waited_ratio,
 )
@@ -168,9 +169,12 @@ def score_rows(
         length_ln = age_ln = np.nan
         for row in range(begin, end):
             scores[row] = -np.inf
-            its_s = table.duration_s[row]
+            its_s, model = table.duration_s[row], surroundings.outlook.gpu_model[table.gpu[row]]
             if may_hold:
-                if its_s > rule.s_max * best_s and not _ends_before_the_queue(rule, surroundings, best_s, its_s):
+                too_slow = its_s > rule.s_max * best_s or (
+                    rule.unsuited > 0.0 and unsuited_ratio(surroundings, model, best_s, its_s) > rule.unsuited
+                )
+                if too_slow and not ends_before_the_queue(rule, surroundings, model, best_s, its_s):
                     continue
                 if (
                     reserved >= 0
@@ -204,7 +208,7 @@ def score_rows(
                     gpu_memory_now_mib,
                     gangs.nodes[n, job],
                     gangs.spread_speed[n, job],
-                ) and not _ends_before_the_queue(rule, surroundings, best_s, its_s):
+                ) and not ends_before_the_queue(rule, surroundings, model, best_s, its_s):
                     continue
             score = known[row] if known.shape[0] > 0 else -np.inf
             if score == -np.inf:
@@ -243,12 +247,6 @@ def count_queue(rule: GangRule, surroundings: Surroundings, looked: Looked, gang
                 model = fastest_model(surroundings, its_s)
                 add_to_queue(surroundings, gangs.gpu_count[n, job], its_s, model, looked.job_spread[n, job])
     look_at_depth(rule, surroundings)
-
-
-@compiled_part
-def _ends_before_the_queue(rule: GangRule, surroundings: Surroundings, best_s: float, duration_s: float) -> bool:
-    """Whether a candidate is expected to end before faster GPUs have drained their queue: it is not refused then."""
-    return rule.backlog > 0.0 and duration_s <= rule.backlog * drain_s(surroundings, best_s, duration_s)
 
 
 @compiled_part

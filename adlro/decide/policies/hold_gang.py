@@ -41,6 +41,8 @@ class HoldGangSettings:
         defer: in a queue deeper than 1 / defer a reservation comes later, by the depth times this; 0: never later.
         alpha_deep: in place of alpha in a queue of `depth`; before that between the two, by the square of the depth; 0:
             alpha in any queue.
+        affinity: a candidate counts as longer before that drain, by its slowdown against the least of any waiting job
+            on its GPU model, to this power; 0: it does not.
         doubt: with s the uncertainty of its duration, a job gets a reservation later, by exp(doubt s^2); 0: not later.
     """
 
@@ -59,6 +61,7 @@ class HoldGangSettings:
     defer: float = 0.0
     alpha_deep: float = 0.0
     doubt: float = 0.0
+    affinity: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -77,7 +80,7 @@ class HoldGangSettings:
 
     def rule(self) -> GangRule:
         """The parameters for compiled code."""
-        return GangRule(**{name: float(getattr(self, name)) for name in GangRule._fields})
+        return GangRule(**{field.name: float(getattr(self, field.name)) for field in dataclasses.fields(self)})
 
 
 ONE_SETTING = HoldGangSettings(
@@ -93,6 +96,7 @@ ONE_SETTING = HoldGangSettings(
     depth=16.0,
     defer=0.25,
     alpha_deep=2.5,
+    affinity=1.0,
 )
 """One setting for every load."""
 

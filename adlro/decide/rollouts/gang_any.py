@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.gang_rule import cost_of, is_too_long, unused_share
+from adlro.decide.gang_rule import cost_of, ends_before_the_queue, is_too_long, unused_share
 from adlro.decide.reservation import may_start
 from adlro.decide.rollouts.gang_base import GangBase
-from adlro.decide.rollouts.gang_look import ends_before_the_queue, fill_durations, look_ahead
+from adlro.decide.rollouts.gang_look import fill_durations, look_ahead
 from adlro.numeric.compiled import compiled_call, compiled_part
 from adlro.numeric.exact_compiled import log, log1p
 from adlro.sim.course import Course
@@ -178,8 +178,10 @@ def _is_refused(
     number, around = course.list_of[n], base.surroundings
     gpu_count = jobs.gpu_count[number, job]
     cores, memory_mib = jobs.cores[number, job], jobs.memory_mib[number, job]
-    gpu_memory_mib = jobs.gpu_memory_mib[number, job]
-    if duration_s > base.rule.s_max * best_s and not ends_before_the_queue(base, best_s, duration_s):
+    gpu_memory_mib, model = jobs.gpu_memory_mib[number, job], around.outlook.gpu_model[gpus[0]]
+    if duration_s > base.rule.s_max * best_s and not ends_before_the_queue(
+        base.rule, around, model, best_s, duration_s
+    ):
         return True
     if (
         reserved >= 0
@@ -203,7 +205,7 @@ def _is_refused(
             jobs.expected_spread_speed[number, job],
         )
     )
-    return too_long and not ends_before_the_queue(base, best_s, duration_s)
+    return too_long and not ends_before_the_queue(base.rule, around, model, best_s, duration_s)
 
 
 @compiled_part

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.gang_rule import drain_s, fill_model_s
+from adlro.decide.gang_rule import fill_model_s
 from adlro.decide.rollouts.gang_base import GangBase
 from adlro.decide.rollouts.rule import remaining_s
 from adlro.numeric.compiled import compiled_call, compiled_part
@@ -193,17 +193,3 @@ def fill_plain_durations(jobs: JobArrays, course: Course, n: int, job: int, base
             around.model_s[model] = jobs.expected_s[number, job, model]
             best_s = min(best_s, around.model_s[model])
     return best_s
-
-
-@compiled_part
-def ends_before_the_queue(base: GangBase, best_s: float, duration_s: float) -> bool:
-    """Whether a candidate is expected to end before faster GPUs have drained their queue: it is not refused then.
-
-    The job's expected durations are filled in.
-
-    Args:
-        best_s: the job's shortest expected duration.
-        duration_s: on the candidate.
-    """
-    rule = base.rule
-    return rule.backlog > 0.0 and duration_s <= rule.backlog * drain_s(base.surroundings, best_s, duration_s)

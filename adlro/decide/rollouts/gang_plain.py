@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from adlro.decide.gang_rule import Surroundings, cost_of, fastest_model, unused_share
+from adlro.decide.gang_rule import Surroundings, cost_of, ends_before_the_queue, fastest_model, unused_share
 from adlro.decide.reservation import MODEL, SAME_INSTANT_S, SLACK
 from adlro.decide.rollouts.gang_any import at_most_log1p, log_of
 from adlro.decide.rollouts.gang_base import GangBase
-from adlro.decide.rollouts.gang_look import ends_before_the_queue, fill_plain_durations
+from adlro.decide.rollouts.gang_look import fill_plain_durations
 from adlro.decide.rollouts.rule import remaining_s
 from adlro.numeric.compiled import compiled_part
 from adlro.numeric.exact_compiled import log1p
@@ -152,11 +152,11 @@ def _ends_sooner(
 
 @compiled_part
 def _ends_before_the_queue(
-    jobs: JobArrays, course: Course, n: int, job: int, best_s: float, duration_s: float, base: GangBase
+    jobs: JobArrays, course: Course, n: int, job: int, model: int, best_s: float, duration_s: float, base: GangBase
 ) -> bool:
     """`ends_before_the_queue`; fills in the job's expected durations."""
     fill_plain_durations(jobs, course, n, job, base)
-    return ends_before_the_queue(base, best_s, duration_s)
+    return ends_before_the_queue(base.rule, base.surroundings, model, best_s, duration_s)
 
 
 @compiled_part
@@ -240,7 +240,7 @@ def try_plain(
                 if (
                     may_hold
                     and its_s > rule.s_max * best_s
-                    and not _ends_before_the_queue(jobs, course, n, job, best_s, its_s, base)
+                    and not _ends_before_the_queue(jobs, course, n, job, model, best_s, its_s, base)
                 ):
                     continue
                 if not plain_set(base, model, gpu_count, course.job_nodes[n, job, model], spread):
@@ -250,7 +250,7 @@ def try_plain(
             elif (
                 may_hold
                 and its_s > rule.s_max * best_s
-                and not _ends_before_the_queue(jobs, course, n, job, best_s, its_s, base)
+                and not _ends_before_the_queue(jobs, course, n, job, model, best_s, its_s, base)
             ):
                 continue
             node = plain.one[model, 0]
@@ -277,7 +277,7 @@ def try_plain(
             if better and may_hold and its_s > rule.theta * best_s:
                 better = not _is_too_long(
                     hardware, machines, jobs, course, n, job, its_s, base
-                ) or _ends_before_the_queue(jobs, course, n, job, best_s, its_s, base)
+                ) or _ends_before_the_queue(jobs, course, n, job, model, best_s, its_s, base)
             if better:
                 found = cost
                 base.pick[0], base.pick[1], base.pick[2] = model, spread, node

@@ -13,7 +13,7 @@ from adlro.decide.gang_rule import add_to_queue, counts_queue, empty_queue, look
 from adlro.decide.reservation import MODEL, SPREAD
 from adlro.decide.rollouts.gang_any import set_of, try_any
 from adlro.decide.rollouts.gang_base import GangBase
-from adlro.decide.rollouts.gang_look import look_at_cluster, with_gangs
+from adlro.decide.rollouts.gang_look import fill_plain_durations, look_at_cluster, with_gangs
 from adlro.decide.rollouts.gang_plain import find_nodes_not_kept, try_plain
 from adlro.decide.rollouts.gang_reserved import reserved_job, shortest_s
 from adlro.decide.rollouts.rule import hold_greedy
@@ -83,6 +83,8 @@ def _count_queue(
             job = course.waiting[n, i]
             its_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
             model, spread = base.best_model[job], jobs.expected_spread[number, job]
+            if is_plain:  # the shortest may have been worked out before, and the durations with it
+                fill_plain_durations(jobs, course, n, job, base)
             add_to_queue(around, jobs.gpu_count[number, job], its_s, model, spread)
     look_at_depth(base.rule, around)
 

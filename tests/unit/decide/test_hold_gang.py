@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from adlro.decide.gang_actions import STARTS, GangActionFinder
 from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang, HoldGangSettings
 from adlro.decide.policies.hold_greedy import HoldGreedyFixed
 from adlro.decide.rollouts.gang_base import GangBase, gang_base
@@ -78,6 +79,7 @@ def test_the_rule_on_the_simulators_arrays_chooses_what_the_policy_chooses(seed:
         defer=float(rng.choice([0.0, 1.0, 4.0])),
         alpha_deep=float(rng.choice([0.0, 0.5, 9.0])),
         doubt=float(rng.choice([0.0, 0.5, 2.0])),
+        affinity=float(rng.choice([0.0, 1.0, 3.0])),
     )
     jobs = jobs._replace(expected_spread=rng.choice([0.0, 0.5, 2.0], size=jobs.expected_spread.shape))
     made = BatchSimulator(there, jobs, gpu_changes=[changes])
@@ -205,6 +207,43 @@ def test_the_queue_of_jobs_that_other_gpus_suit_is_no_reason_for_a_slow_start(su
         begin(made, 0, gpu)
     assert chosen(made, policy())[:2] == ((0, [3]) if starts else (HOLD, []))
     run_both(made, policy())
+
+
+def beside_jobs_for_the_slow_gpu(count: int) -> BatchSimulator:
+    """A short job and many of two GPUs wait for V100s, and so many for Turings, of which one is idle."""
+    there = cluster((V100, 2), (TURING, 2))
+    wide = [job(2, work_s=3.0) for _ in range(40 + count)]
+    jobs = pack_jobs([[job(1, work_s=9.0), job(1, work_s=9.0), job(1, work_s=9.0), job(1, work_s=1.0), *wide]], there)
+    work_s = jobs.expected_s[:, :, [there.gpu_models.index(V100)]]
+    turing = np.array(there.gpu_models) == TURING
+    for_turing = np.zeros((1, work_s.shape[1], 1), dtype=bool)
+    for_turing[0, 2] = True
+    for_turing[0, 44:] = True
+    length_s = work_s * np.where(turing == for_turing, 1.0, 10.0)
+    made = BatchSimulator(there, jobs._replace(duration_s=length_s, expected_s=length_s))
+    for gpu in (0, 1, 2):
+        begin(made, 0, gpu)
+    return made
+
+
+@pytest.mark.parametrize(("for_turings", "starts"), [(0, True), (1, False)])
+def test_a_gpu_that_is_slow_only_for_a_job_is_left_to_those_that_it_suits(for_turings: int, starts: bool):
+    # The short job takes 10 s on the Turing, and the V100s are expected to take 120 s for their queue, of which half
+    # counts. Where a job waits that Turings suit, the 10 s count ten times.
+    made = beside_jobs_for_the_slow_gpu(for_turings)
+    assert chosen(made, policy())[:2] == ((0, [3]) if starts else (HOLD, []))
+    assert chosen(made, policy(dataclasses.replace(ONE_SETTING, affinity=0.0)))[:2] == (0, [3])
+    run_both(made, policy())
+
+
+@pytest.mark.parametrize(("for_turings", "offered"), [(0, True), (1, False)])
+def test_the_network_is_not_offered_a_start_there(for_turings: int, offered: bool):
+    rule = dataclasses.replace(ONE_SETTING, backlog=0.0).rule()  # whatever the queue
+    seen = beside_jobs_for_the_slow_gpu(for_turings).observe()
+    found = GangActionFinder(rule).find(seen)
+    assert found.row[0] == HOLD
+    starts = found.row[found.kind == STARTS]
+    assert [seen.table.job[row] for row in starts] == ([0] if offered else [])
 
 
 def test_without_an_event_to_wait_for_nothing_is_refused():
