@@ -86,12 +86,13 @@ class HoldGang:
             + frag (k - m) / k of each empty node of k of which it takes m
 
     and it is refused where d / b > s_max, or d > theta min over all sets of (kappa wait + d), unless
-    d <= backlog D: D is the time in which the GPUs of models on which the job's packed duration is below d, each
-    working at b / that duration, get through the sum of n b of all that waits and is fastest on one of these models
-    (expectations here are certain). The least cost starts. If no reservation stands, the job that fits nowhere and has
-    the greatest w / b above rho max(1, defer r) gets one; when the reserved job fits on its set it starts before all
-    others. r is the sum of n b over the mean of b and over the number of present GPUs, of the jobs that wait and can
-    run; q is min(1, r / depth).
+    d max(1, (d / b) / f)^affinity <= backlog D: f is the least of the packed durations of waiting jobs on its model,
+    each as a multiple of that job's own b; D is the time in which the GPUs of models on which the job's packed
+    duration is below d, each working at b / that duration, get through the sum of n b of all that waits and is fastest
+    on one of these models (expectations here are certain). The least cost starts. If no reservation stands, the job
+    that fits nowhere and has the greatest w / b above rho max(1, defer r) gets one; when the reserved job fits on its
+    set it starts before all others. r is the sum of n b over the mean of b and over the number of present GPUs, of the
+    jobs that wait and can run; q is min(1, r / depth).
     """
 
     alpha: float = 6.0
@@ -106,6 +107,7 @@ class HoldGang:
     depth: float = 16.0
     defer: float = 0.25
     alpha_deep: float = 2.5
+    affinity: float = 1.0
 
     def __call__(self, oracle: Oracle) -> Choice:
         reserved = oracle.reserved
@@ -172,8 +174,11 @@ class HoldGang:
         for placement in self.sets(oracle, job):
             duration_s = oracle.expected_s(placement)
             refused = duration_s / best_s > self.s_max or duration_s > self.theta * completion_s
-            if refused and not duration_s <= self.backlog * self.drain_s(oracle, job, best_s, duration_s):
-                continue
+            if refused:
+                unsuited = max(1.0, duration_s / best_s / self.least_slowdown(oracle, placement.model))
+                limit_s = self.backlog * self.drain_s(oracle, job, best_s, duration_s)
+                if self.backlog == 0.0 or not duration_s * unsuited**self.affinity <= limit_s:
+                    continue
             cost = math.log(best_s) + beta * math.log(len(placement.gpus))
             cost += alpha * math.log(duration_s / best_s) + self.frag * broken(oracle, placement)
             cost -= self.ageing * math.log1p(max(waited_s, 0.0) / best_s)
@@ -211,6 +216,14 @@ class HoldGang:
             if its_s < math.inf and self.fastest(oracle, each, its_s) in faster:
                 suited_s += oracle.jobs[each].gpu_count * its_s
         return suited_s / speed
+
+    def least_slowdown(self, oracle: Oracle, model: int) -> float:
+        """The least multiple of its shortest duration that any waiting job takes on a model that can hold it."""
+        slowdowns = []
+        for each in oracle.waiting:
+            if free_at_s(oracle, each, model, True) < math.inf:
+                slowdowns.append(oracle.expected_s(Placement(each, (), model, False)) / self.best_s(oracle, each))
+        return min(slowdowns, default=math.inf)
 
     def fastest(self, oracle: Oracle, job: int, best_s: float) -> int:
         """The first model on which a job takes `best_s`, packed or spread."""

@@ -12,7 +12,7 @@ import pytest
 from adlro.decide.policies.base import Policy
 from adlro.decide.policies.easy_backfill import EasyBackfill
 from adlro.decide.policies.fcfs import Fcfs
-from adlro.decide.policies.hold_gang import HoldGang
+from adlro.decide.policies.hold_gang import ONE_SETTING, HoldGang
 from adlro.decide.policies.shortest_area import ShortestArea
 from adlro.decide.policies.sjf import Sjf
 from tests.oracle import rules
@@ -101,9 +101,15 @@ def test_gangs_go_the_same_way_in_a_deep_queue():
     policy.wait_ratio = math.inf
     compare_policy(batch, policy, rules.lets_nothing_wait_for_ever(rules.HoldGang()))
     others = rules.HoldGang(alpha_deep=6.0), rules.HoldGang(beta=0.0), rules.HoldGang(defer=0.0)
-    for other in (*others, rules.HoldGang(backlog=0.0)):
+    for other in (*others, rules.HoldGang(affinity=0.0)):
         with pytest.raises(Differs):
             compare_policy(batch, policy, rules.lets_nothing_wait_for_ever(other))
+    # With it no slow start is accepted on these clusters, of which each has jobs that any model suits.
+    policy = HoldGang(replace(ONE_SETTING, affinity=0.0))
+    policy.wait_ratio = math.inf
+    compare_policy(batch, policy, rules.lets_nothing_wait_for_ever(rules.HoldGang(affinity=0.0)))
+    with pytest.raises(Differs):
+        compare_policy(batch, policy, rules.lets_nothing_wait_for_ever(rules.HoldGang(affinity=0.0, backlog=0.0)))
 
 
 @pytest.mark.slow
