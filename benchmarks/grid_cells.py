@@ -10,7 +10,8 @@ A cell is drawn from
 - the runtimes that policies know: `true`, `group`, `type`.
 
 The cells of the grid with jobs of several GPUs (`GANGS`) have sizes, clusters and runtimes of their own, and only the
-mixtures. In those of `GANGS_LEARNED` nobody tells runtimes: a decompose learns them while a list runs.
+mixtures. In those of `GANGS_LEARNED`, drawn in the same way but others, nobody tells runtimes: a decompose learns
+them while a list runs.
 
 Lists are drawn by the rules of the scenario of the cluster (`paper` for the files), from a population of the cell's
 own.

@@ -7,7 +7,7 @@ An action is a row of the candidate table, or a hold, with the job that GPUs are
     reserve   GPUs are kept free for another job that fits nowhere; `hold_gang` then starts what it starts beside that
     drop      nothing is kept free any longer; `hold_gang` then starts what it would
     start     another of the candidates with the least costs, refused ones too, beside the reservation of the base; but
-              none on GPUs that suit other waiting jobs much better (MOST_UNSUITED), unless the queue is long enough
+              none on GPUs that suit other waiting jobs much better (`MOST_UNSUITED`), unless the queue is long enough
 
 numpy only; the compiled search (adlro/decide/gang_search.py) asks `hold_gang`'s rule up to six times.
 """
@@ -72,11 +72,6 @@ QUEUE_COUNTS = (0, 1, 2)
 QUEUE_SIZES = (*QUEUE_COUNTS, 3, 4, 11, 12, 13, 15)
 """Its figures that grow with the queue: waiting jobs, their work, and how long GPUs stay busy in their terms."""
 
-MOST_UNSUITED = 5.0
-"""A start on GPUs that are more than so many times slower for its job than for another waiting one is no action unless
-it is expected to end before the queue (`GangRule.unsuited`): the training had too few clusters of which each GPU model
-suits one kind of work (docs/gangs.md#gpus-that-suit-other-jobs)."""
-
 UNKNOWN_SPREAD = 1.5
 """Standard deviation of ln(true / expected) from which on an expectation tells nothing."""
 
@@ -134,7 +129,7 @@ class GangActionFinder:
     def __init__(self, rule: GangRule) -> None:
         self._rule = rule
         self._free = self._rule._replace(rho=np.inf)
-        self._lenient = self._free._replace(theta=1e9, s_max=1e9, unsuited=MOST_UNSUITED)
+        self._lenient = self._free._replace(theta=1e9, s_max=1e9)
         self._room: _Room | None = None
 
     def find(self, observation: Observation) -> GangActions:
@@ -154,7 +149,7 @@ class GangActionFinder:
         else:  # some GPU is lost, drained, or padding
             able = kinds_that_hold(observation)[0]
         queue = room_for_queue(looked.job_waiting.shape[1])
-        scores = np.empty((CALLS_AT_MOST, len(observation.table.job)))
+        scores = np.empty((CALLS_AT_MOST + 1, len(observation.table.job)))
         cluster, figures = np.zeros(CLUSTER_FIGURES), np.zeros((ACTIONS_AT_MOST, ACTION_FIGURES))
         count, can_run, scale_s = find_actions(
             self._rule,

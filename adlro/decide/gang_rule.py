@@ -39,7 +39,7 @@ only for this job is left to the jobs that it suits, as in hold_greedy (adlro/de
 uncertainty of b: expectations are medians, and a sum of uncertain times is longer than that of their medians (by
 exp(s^2 / 2) if they are lognormal; three times the exponent did better where little is known). A job that is equally
 fast on several models counts for the first. A GPU that is five times slower than the fastest would otherwise stay idle
-beside any queue. A rule that refuses nothing else as too slow may refuse d / b > unsuited f, unless it ends so early.
+beside any queue. A spread set, and a GPU that is known to be slow, count as slower too.
 
 A candidate is also refused where it would delay the reserved job (adlro/decide/reservation.py). Which job that is,
 adlro/decide/gang_scores.py says: one that has waited longer than rho max(1, defer r) times b exp(doubt s^2). In a deep
@@ -88,7 +88,6 @@ class GangRule(NamedTuple):
     alpha_deep: float
     doubt: float
     affinity: float
-    unsuited: float = 0.0
 
 
 class Surroundings(NamedTuple):

@@ -32,7 +32,6 @@ from adlro.decide.gang_rule import (
     fill_model_s,
     is_too_long,
     look_at_depth,
-    unsuited_ratio,
     unused_share,
     waited_ratio,
 )
@@ -171,10 +170,7 @@ def score_rows(
             scores[row] = -np.inf
             its_s, model = table.duration_s[row], surroundings.outlook.gpu_model[table.gpu[row]]
             if may_hold:
-                too_slow = its_s > rule.s_max * best_s or (
-                    rule.unsuited > 0.0 and unsuited_ratio(surroundings, model, best_s, its_s) > rule.unsuited
-                )
-                if too_slow and not ends_before_the_queue(rule, surroundings, model, best_s, its_s):
+                if its_s > rule.s_max * best_s and not ends_before_the_queue(rule, surroundings, model, best_s, its_s):
                     continue
                 if (
                     reserved >= 0

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adlro.decide.gang_rule import GangRule, Surroundings, count_gpus, look_at_depth
+from adlro.decide.gang_rule import (
+    GangRule,
+    Surroundings,
+    count_gpus,
+    ends_before_the_queue,
+    fill_model_s,
+    look_at_depth,
+    unsuited_ratio,
+)
 from adlro.decide.gang_scores import count_queue, is_never_short, score_rows
 from adlro.decide.looked import Looked
 from adlro.decide.reservation import fill_outlook
@@ -28,6 +36,11 @@ STARTS_AT_MOST, RESERVES_AT_MOST = 4, 3
 ACTIONS_AT_MOST = 3 + STARTS_AT_MOST + RESERVES_AT_MOST
 
 CALLS_AT_MOST = 3 + RESERVES_AT_MOST
+MOST_UNSUITED = 5.0
+"""A start on GPUs that are more than so many times slower for its job than for another waiting one is no action unless
+it is expected to end before the queue: the training had too few clusters of which each GPU model suits one kind of work
+(docs/gangs.md#gpus-that-suit-other-jobs)."""
+
 _LENIENT = 1
 """Number of the rule's call that refuses nothing, the first that is made; 0 is the base's."""
 
@@ -151,7 +164,7 @@ def find_actions(
         queue: filled in.
         best_of_kind: (G,) room.
         calls: room.
-        scores: (R, C) filled in: the scores of the table's rows in each call.
+        scores: (R + 1, C) filled in: the scores of the table's rows in each call; the last is room.
         asked: filled in.
         cluster, figures: filled in, as in `GangActions`; zeros.
 
@@ -246,7 +259,11 @@ def _search(
                 count = _put(calls, scores, asked, count, RESERVES, calls.row[used], used)
                 used += 1
     gangs.reserved[0] = reserved_now
-    own, taken, last, last_row = scores[_LENIENT], 0, np.inf, -1
+    own, taken, last, last_row = scores[CALLS_AT_MOST], 0, np.inf, -1
+    for row in range(own.shape[0]):
+        own[row] = scores[_LENIENT, row]
+    if may_hold:
+        _leave_out_unsuited(rule, around, looked, gangs, own)
     for _ in range(STARTS_AT_MOST + 1):
         found, most = -1, -np.inf
         for row in range(own.shape[0]):
@@ -300,6 +317,23 @@ def _call(
             calls.idle_kept[number] += around.node_idle[node] * around.kept.node[node]
     if found >= 0:
         calls.start_s[number] = around.kept.start_s[0]
+
+
+@compiled_part
+def _leave_out_unsuited(rule: GangRule, around: Surroundings, looked: Looked, gangs: Gangs, scores: Floats) -> None:
+    """Sets the scores of rows on GPUs that suit other waiting jobs much better to -inf."""
+    table = looked.table
+    for job in range(looked.job_waiting.shape[1]):
+        begin, end = table.first[0, job], table.first[0, job + 1]
+        if begin == end:
+            continue
+        best_s = fill_model_s(around, gangs.gpu_count[0, job], looked.kind_duration_s[0, job], gangs.nodes[0, job])
+        for row in range(begin, end):
+            its_s, model = table.duration_s[row], around.outlook.gpu_model[table.gpu[row]]
+            if unsuited_ratio(around, model, best_s, its_s) > MOST_UNSUITED and not ends_before_the_queue(
+                rule, around, model, best_s, its_s
+            ):
+                scores[row] = -np.inf
 
 
 @compiled_part
