@@ -50,8 +50,7 @@ from adlro.state.candidate_table import gpus_of_job
 from adlro.state.job_arrays import JobArrays
 from adlro.state.observation import Bools, Floats, Ints, Observation
 from benchmarks.gangs import KERNEL
-from benchmarks.grid_cells import GANGS, GANGS_LEARNED, ONE_GPU, Cell, Kinds, draw_cells, lists_of
-from benchmarks.grid_cells import LEARNED as LEARNED_RUNTIMES
+from benchmarks.grid_cells import GANGS, GANGS_LEARNED, LEARNED_RUNTIME, ONE_GPU, Cell, Kinds, draw_cells, lists_of
 from benchmarks.grid_learned import simulate_list
 
 RULES = ("fcfs", "fcfs_fastest", "sjf", "easy_backfill", "mct", "min_min", "max_min", "sufferage", "heft", "wspt")
@@ -194,7 +193,7 @@ PlayLists = Callable[[int, int, str], Played]
 @contextlib.contextmanager
 def player_of(cell: Cell, seed: int) -> Iterator[PlayLists]:
     """What plays a cell's lists, with the knowledge of runtimes that the cell has."""
-    if cell.runtime != LEARNED_RUNTIMES:
+    if cell.runtime != LEARNED_RUNTIME:
         drawn = functools.lru_cache(maxsize=1)(functools.partial(lists_of, cell, seed))
         yield lambda first, count, name: play(*drawn(first, count), policy_of(name))
         return

@@ -47,7 +47,7 @@ CLUSTERS = (*SCENARIOS, "wide_speeds", "few_fast", "specialists")
 BACKLOGS = (200, 1000)
 LOADS = (0.3, 0.6, 0.9, 1.1, 1.5)
 RUNTIMES = ("true", "group", "type")
-LEARNED = "learned"
+LEARNED_RUNTIME = "learned"
 """Runtimes that are learned from the jobs of the list that have ended."""
 JOBS = 256
 """Of a list that arrives at a load."""
@@ -138,7 +138,7 @@ GANGS = Kinds(
     loads=(0.3, 0.6, 0.9, 1.1),
     applications=False,
 )
-GANGS_LEARNED = dataclasses.replace(GANGS, runtimes=(LEARNED,))
+GANGS_LEARNED = dataclasses.replace(GANGS, runtimes=(LEARNED_RUNTIME,))
 
 
 def draw_cells(count: int, seed: int, kinds: Kinds | None = None) -> list[Cell]:
@@ -266,7 +266,7 @@ def lists_of(cell: Cell, seed: int, first: int, count: int) -> tuple[Cluster, Jo
     models = scenario.cluster.gpu_models
     if cell.runtime == "true":
         return scenario.cluster, pack_jobs(drawn, models, speed_table=speeds)
-    runtime = "type" if cell.runtime == LEARNED else cell.runtime
+    runtime = "type" if cell.runtime == LEARNED_RUNTIME else cell.runtime
     believed = [
         expected_s(jobs, models, runtime, scenario, seed=of_noise, speeds=speeds)
         for jobs, of_noise in zip(drawn, noise, strict=True)

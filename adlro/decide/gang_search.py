@@ -36,6 +36,7 @@ STARTS_AT_MOST, RESERVES_AT_MOST = 4, 3
 ACTIONS_AT_MOST = 3 + STARTS_AT_MOST + RESERVES_AT_MOST
 
 CALLS_AT_MOST = 3 + RESERVES_AT_MOST
+
 MOST_UNSUITED = 5.0
 """A start on GPUs that are more than so many times slower for its job than for another waiting one is no action unless
 it is expected to end before the queue: the training had too few clusters of which each GPU model suits one kind of work

@@ -83,9 +83,8 @@ def _count_queue(
             job = course.waiting[n, i]
             its_s = shortest_s(hardware, machines, jobs, course, n, job, is_plain, base)
             model, spread = base.best_model[job], jobs.expected_spread[number, job]
-            if (
-                is_plain and base.rule.affinity > 0.0
-            ):  # the shortest may have been worked out before, and the durations with it
+            # The shortest may have been worked out before, and the durations with it.
+            if is_plain and base.rule.affinity > 0.0:
                 fill_plain_durations(jobs, course, n, job, base)
             add_to_queue(around, jobs.gpu_count[number, job], its_s, model, spread)
     look_at_depth(base.rule, around)
